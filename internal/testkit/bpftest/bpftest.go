@@ -5,9 +5,12 @@ package bpftest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +70,22 @@ func Task(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counte
 	}
 	t.Cleanup(func() { cg.Close() })
 	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
+}
+
+// Moved makes a cgroup below a directory, and moves processes there until the test's end.
+func Moved(t testing.TB, dir, name string, processes ...*quelltest.Child) string {
+	t.Helper()
+	made := quelltest.MakeCgroup(t, filepath.Join(dir, name))
+	move := func(to string, p *quelltest.Child) error {
+		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(p.PID)), 0)
+	}
+	for _, p := range processes {
+		t.Cleanup(func() { _ = move(dir, p) }) // it may have ended
+		if err := move(made, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
 }
 
 // Follow adds the tasks to a source, which is closed at the test's end.
@@ -184,8 +203,8 @@ func (k *Kernel[R]) Served(yield func(waits, by uint64, d time.Duration)) (ok bo
 func (k *Kernel[R]) PairsDropped() uint64 { return k.Missed }
 
 // Open implements bpf.CgroupCounts.
-func (k *Kernel[R]) Open(cgroups []uint64, pairs [][2]uint64) error {
-	k.Room, k.RoomPairs = cgroups, pairs
+func (k *Kernel[R]) Open(cgroups map[uint64]uint64, pairs [][2]uint64) error {
+	k.Room, k.RoomPairs = slices.Sorted(maps.Keys(cgroups)), pairs
 	k.Counts, k.Pairs = map[uint64]R{}, nil
 	return k.OpenErr
 }

@@ -46,7 +46,7 @@ static __always_inline __u64 charged(struct bio *bio)
 	if (!g)
 		return 0;
 	cg = g->blkcg->css.cgroup;
-	return cg->root->hierarchy_id == 0 && cg->level > 0 ? cg->kn->id : 0;
+	return cg->root->hierarchy_id == 0 && cg->level > 0 ? whole(cg->kn->id) : 0;
 }
 
 // A request is made: by the thread or, where that is nobody's, by who v2 says
@@ -77,12 +77,12 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 	if (!bio || (op != REQ_OP_READ && op != REQ_OP_WRITE))
 		return 0; // flushes, discards: not work by the byte
 	who = bpf_map_lookup_elem(&makers, &key);
-	if (who) {
-		cgroup = *who;
+	cgroup = who ? *who : 0;
+	if (who)
 		bpf_map_delete_elem(&makers, &key);
-	} else {
-		cgroup = charged(bio); // made before the window, or merged
-	}
+	// Made before the window, or merged: what is noted then is of an earlier bio at this address.
+	if (!who || rq->start_time_ns < opened)
+		cgroup = charged(bio);
 	d = account(cgroup);
 	if (!d)
 		return 0;
@@ -95,7 +95,7 @@ int BPF_PROG(on_complete, struct request *rq, __u32 error, unsigned int bytes)
 	disk = (__u64)bio->bi_bdev->bd_disk->major << 32 | bio->bi_bdev->bd_disk->first_minor;
 	if (now > rq->start_time_ns) {
 		__sync_fetch_and_add(&d->ns, now - rq->start_time_ns);
-		serve(disk, cgroup, rq->start_time_ns, now);
+		serve(disk, false, cgroup, rq->start_time_ns, now);
 	}
 	note(d->disks, DISKS, &d->more, disk);
 	return 0;

@@ -48,12 +48,17 @@ type blockioPlace struct {
 const (
 	blockioMapMakers      = "makers"
 	blockioMapPairs       = "pairs"
+	blockioMapPartOf      = "part_of"
 	blockioMapPlaces      = "places"
 	blockioMapWork        = "work"
 	blockioProgOnComplete = "on_complete"
 	blockioProgOnMake     = "on_make"
+	blockioProgOnMkdir    = "on_mkdir"
+	blockioProgOnRmdir    = "on_rmdir"
 	blockioVarLost        = "lost"
 	blockioVarNothing     = "nothing"
+	blockioVarOpened      = "opened"
+	blockioVarParts       = "parts"
 	blockioVarRefused     = "refused"
 	blockioVarUnserved    = "unserved"
 )
@@ -102,6 +107,8 @@ type blockioSpecs struct {
 type blockioProgramSpecs struct {
 	OnComplete *ebpf.ProgramSpec `ebpf:"on_complete"`
 	OnMake     *ebpf.ProgramSpec `ebpf:"on_make"`
+	OnMkdir    *ebpf.ProgramSpec `ebpf:"on_mkdir"`
+	OnRmdir    *ebpf.ProgramSpec `ebpf:"on_rmdir"`
 }
 
 // blockioMapSpecs contains maps before they are loaded into the kernel.
@@ -110,6 +117,7 @@ type blockioProgramSpecs struct {
 type blockioMapSpecs struct {
 	Makers *ebpf.MapSpec `ebpf:"makers"`
 	Pairs  *ebpf.MapSpec `ebpf:"pairs"`
+	PartOf *ebpf.MapSpec `ebpf:"part_of"`
 	Places *ebpf.MapSpec `ebpf:"places"`
 	Work   *ebpf.MapSpec `ebpf:"work"`
 }
@@ -120,6 +128,8 @@ type blockioMapSpecs struct {
 type blockioVariableSpecs struct {
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
 	Nothing  *ebpf.VariableSpec `ebpf:"nothing"`
+	Opened   *ebpf.VariableSpec `ebpf:"opened"`
+	Parts    *ebpf.VariableSpec `ebpf:"parts"`
 	Refused  *ebpf.VariableSpec `ebpf:"refused"`
 	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
@@ -146,6 +156,7 @@ func (o *blockioObjects) Close() error {
 type blockioMaps struct {
 	Makers *ebpf.Map `ebpf:"makers"`
 	Pairs  *ebpf.Map `ebpf:"pairs"`
+	PartOf *ebpf.Map `ebpf:"part_of"`
 	Places *ebpf.Map `ebpf:"places"`
 	Work   *ebpf.Map `ebpf:"work"`
 }
@@ -154,6 +165,7 @@ func (m *blockioMaps) Close() error {
 	return _BlockioClose(
 		m.Makers,
 		m.Pairs,
+		m.PartOf,
 		m.Places,
 		m.Work,
 	)
@@ -165,6 +177,8 @@ func (m *blockioMaps) Close() error {
 type blockioVariables struct {
 	Lost     *ebpf.Variable `ebpf:"lost"`
 	Nothing  *ebpf.Variable `ebpf:"nothing"`
+	Opened   *ebpf.Variable `ebpf:"opened"`
+	Parts    *ebpf.Variable `ebpf:"parts"`
 	Refused  *ebpf.Variable `ebpf:"refused"`
 	Unserved *ebpf.Variable `ebpf:"unserved"`
 }
@@ -175,12 +189,16 @@ type blockioVariables struct {
 type blockioPrograms struct {
 	OnComplete *ebpf.Program `ebpf:"on_complete"`
 	OnMake     *ebpf.Program `ebpf:"on_make"`
+	OnMkdir    *ebpf.Program `ebpf:"on_mkdir"`
+	OnRmdir    *ebpf.Program `ebpf:"on_rmdir"`
 }
 
 func (p *blockioPrograms) Close() error {
 	return _BlockioClose(
 		p.OnComplete,
 		p.OnMake,
+		p.OnMkdir,
+		p.OnRmdir,
 	)
 }
 

@@ -2,6 +2,7 @@ package blockio
 
 import (
 	"fmt"
+	"github.com/cilium/ebpf"
 
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 )
@@ -17,6 +18,7 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 		return nil, err
 	}
 	spec.Maps[blockioMapWork].MaxEntries = bpf.MaxCgroups
+	spec.Maps[blockioMapPartOf].MaxEntries = bpf.MaxCgroups + bpf.MaxMade
 	spec.Maps[blockioMapMakers].MaxEntries = maxRequests
 	spec.Maps[blockioMapPairs].MaxEntries = bpf.MaxPairs
 	if err := spec.Variables[blockioVarUnserved].Set(unserved); err != nil {
@@ -26,7 +28,9 @@ func loadPrograms(unserved bool) (*bpf.Programs[blockioDone], error) {
 	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
-	k := bpf.NewPrograms[blockioDone](objs.Work, objs.Lost, objs.Close, objs.OnMake, objs.OnComplete)
+	k := bpf.NewPrograms[blockioDone](objs.Work, objs.Lost, bpf.Parts{Of: objs.PartOf, Number: objs.Parts, Made: []*ebpf.Program{objs.OnMkdir, objs.OnRmdir}},
+		objs.Close, objs.OnMake, objs.OnComplete)
+	k.Dating(objs.Opened)
 	if !unserved {
 		k.Serving(bpf.Service{Pairs: objs.Pairs, Places: objs.Places, Refused: objs.Refused})
 	}

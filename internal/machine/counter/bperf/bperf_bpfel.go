@@ -42,15 +42,19 @@ type bperfDone struct {
 const (
 	bperfMapCpus      = "cpus"
 	bperfMapFirst     = "first"
+	bperfMapPartOf    = "part_of"
 	bperfMapSecond    = "second"
 	bperfMapThird     = "third"
 	bperfMapWork      = "work"
 	bperfProgFinish   = "finish"
 	bperfProgMeasure  = "measure"
+	bperfProgOnMkdir  = "on_mkdir"
+	bperfProgOnRmdir  = "on_rmdir"
 	bperfProgOnSwitch = "on_switch"
 	bperfProgSync     = "sync"
 	bperfVarLost      = "lost"
 	bperfVarNevent    = "nevent"
+	bperfVarParts     = "parts"
 	bperfVarWindow    = "window"
 )
 
@@ -98,6 +102,8 @@ type bperfSpecs struct {
 type bperfProgramSpecs struct {
 	Finish   *ebpf.ProgramSpec `ebpf:"finish"`
 	Measure  *ebpf.ProgramSpec `ebpf:"measure"`
+	OnMkdir  *ebpf.ProgramSpec `ebpf:"on_mkdir"`
+	OnRmdir  *ebpf.ProgramSpec `ebpf:"on_rmdir"`
 	OnSwitch *ebpf.ProgramSpec `ebpf:"on_switch"`
 	Sync     *ebpf.ProgramSpec `ebpf:"sync"`
 }
@@ -108,6 +114,7 @@ type bperfProgramSpecs struct {
 type bperfMapSpecs struct {
 	Cpus   *ebpf.MapSpec `ebpf:"cpus"`
 	First  *ebpf.MapSpec `ebpf:"first"`
+	PartOf *ebpf.MapSpec `ebpf:"part_of"`
 	Second *ebpf.MapSpec `ebpf:"second"`
 	Third  *ebpf.MapSpec `ebpf:"third"`
 	Work   *ebpf.MapSpec `ebpf:"work"`
@@ -119,6 +126,7 @@ type bperfMapSpecs struct {
 type bperfVariableSpecs struct {
 	Lost   *ebpf.VariableSpec `ebpf:"lost"`
 	Nevent *ebpf.VariableSpec `ebpf:"nevent"`
+	Parts  *ebpf.VariableSpec `ebpf:"parts"`
 	Window *ebpf.VariableSpec `ebpf:"window"`
 }
 
@@ -144,6 +152,7 @@ func (o *bperfObjects) Close() error {
 type bperfMaps struct {
 	Cpus   *ebpf.Map `ebpf:"cpus"`
 	First  *ebpf.Map `ebpf:"first"`
+	PartOf *ebpf.Map `ebpf:"part_of"`
 	Second *ebpf.Map `ebpf:"second"`
 	Third  *ebpf.Map `ebpf:"third"`
 	Work   *ebpf.Map `ebpf:"work"`
@@ -153,6 +162,7 @@ func (m *bperfMaps) Close() error {
 	return _BperfClose(
 		m.Cpus,
 		m.First,
+		m.PartOf,
 		m.Second,
 		m.Third,
 		m.Work,
@@ -165,6 +175,7 @@ func (m *bperfMaps) Close() error {
 type bperfVariables struct {
 	Lost   *ebpf.Variable `ebpf:"lost"`
 	Nevent *ebpf.Variable `ebpf:"nevent"`
+	Parts  *ebpf.Variable `ebpf:"parts"`
 	Window *ebpf.Variable `ebpf:"window"`
 }
 
@@ -174,6 +185,8 @@ type bperfVariables struct {
 type bperfPrograms struct {
 	Finish   *ebpf.Program `ebpf:"finish"`
 	Measure  *ebpf.Program `ebpf:"measure"`
+	OnMkdir  *ebpf.Program `ebpf:"on_mkdir"`
+	OnRmdir  *ebpf.Program `ebpf:"on_rmdir"`
 	OnSwitch *ebpf.Program `ebpf:"on_switch"`
 	Sync     *ebpf.Program `ebpf:"sync"`
 }
@@ -182,6 +195,8 @@ func (p *bperfPrograms) Close() error {
 	return _BperfClose(
 		p.Finish,
 		p.Measure,
+		p.OnMkdir,
+		p.OnRmdir,
 		p.OnSwitch,
 		p.Sync,
 	)

@@ -47,12 +47,13 @@ func loadPrograms(groups *counter.CPUGroups, online sample.Set) (*programs, erro
 	if err := spec.LoadAndAssign(&p.objs, nil); err != nil {
 		return nil, err
 	}
-	p.Programs = bpf.NewPrograms[bperfDone](p.objs.Work, p.objs.Lost, p.objs.Close, p.objs.OnSwitch)
+	p.Programs = bpf.NewPrograms[bperfDone](p.objs.Work, p.objs.Lost,
+		bpf.Parts{Of: p.objs.PartOf, Number: p.objs.Parts, Made: []*ebpf.Program{p.objs.OnMkdir, p.objs.OnRmdir}}, p.objs.Close, p.objs.OnSwitch)
 	return p, nil
 }
 
 // Open implements bpf.CgroupCounts.
-func (p *programs) Open(cgroups []uint64, pairs [][2]uint64) error {
+func (p *programs) Open(cgroups map[uint64]uint64, pairs [][2]uint64) error {
 	if err := p.openGroups(); err != nil {
 		return err
 	}

@@ -16,6 +16,18 @@ struct {
 
 __u64 lost; /* what there was no room for, or could not be counted */
 
+static __always_inline bool followed(__u64 id)
+{
+	return bpf_map_lookup_elem(&work, &id);
+}
+
+static __always_inline void no_room(void)
+{
+	__sync_fetch_and_add(&lost, 1);
+}
+
+#include "made.h"
+
 /*
  * owner says who a thread is: by its cgroup in v2 or, if that is the root, by the
  * one that carries the cpu controller, whose ids are told apart by the top bit.
@@ -26,11 +38,11 @@ static __always_inline __u64 owner(struct task_struct *p)
 	struct cgroup *cg = p->cgroups->dfl_cgrp;
 
 	if (cg->level > 0)
-		return cg->kn->id;
+		return whole(cg->kn->id);
 	if (bpf_core_field_exists(p->sched_task_group)) {
 		cg = p->sched_task_group->css.cgroup;
 		if (cg && cg->level > 0 && cg->root->hierarchy_id != 0)
-			return cg->kn->id | 1ULL << 63;
+			return whole(cg->kn->id | 1ULL << 63);
 	}
 	return 0;
 }

@@ -82,11 +82,11 @@ func TestRoomIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := NewPrograms[uint64](m, nil, m.Close)
+	p := NewPrograms[uint64](m, nil, Parts{}, m.Close)
 	defer p.Close()
 	for range 2 {
 		followed := []uint64{1, 2, 3}
-		if err := p.Open(followed, nil); err != nil {
+		if err := p.Open(map[uint64]uint64{1: 1, 2: 1, 3: 3}, nil); err != nil {
 			t.Fatal(err)
 		}
 		filled := 0

@@ -58,9 +58,16 @@ struct kernfs_node {
 
 struct cgroup_root {
 	int hierarchy_id; /* 0: cgroup v2 */
+	unsigned int subsys_mask; /* its controllers */
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup; /* NULL for an autogroup */
+	struct cgroup_subsys_state *parent;
 };
 
 struct cgroup {
+	struct cgroup_subsys_state self;
 	int level; /* 0: the root */
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
@@ -68,10 +75,6 @@ struct cgroup {
 
 struct css_set {
 	struct cgroup *dfl_cgrp; /* in cgroup v2 */
-};
-
-struct cgroup_subsys_state {
-	struct cgroup *cgroup; /* NULL for an autogroup */
 };
 
 struct rq {

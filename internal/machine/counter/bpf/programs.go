@@ -3,9 +3,12 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Programs are loaded programs that keep an R for every cgroup: the Kernel of a signal.
@@ -16,7 +19,49 @@ type Programs[R any] struct {
 	programs []*ebpf.Program
 	unload   func() error
 	hooks    Hooks
+	parts    *Parts
 	service  *Service // nil: served cgroups are not reported
+	opened   *ebpf.Variable
+}
+
+// Parts holds the data of programs that include made.h: the cgroups that have no account of their own,
+// since they are part of one that has, and their number, 0 only if there are none. The zero value has none.
+type Parts struct {
+	Of     *ebpf.Map
+	Number *ebpf.Variable
+	Made   []*ebpf.Program // note cgroups that are made while they are attached
+}
+
+// MaxMade is the number of cgroups made in an open window that are known at once.
+const MaxMade = 4 << 10
+
+// Clear forgets all parts.
+func (p *Parts) Clear() error {
+	if p.Of == nil {
+		return nil
+	}
+	var n uint32
+	if err := p.Number.Get(&n); err != nil || n == 0 {
+		return err
+	}
+	if err := Clear[uint64](p.Of); err != nil {
+		return err
+	}
+	return p.Number.Set(uint32(0))
+}
+
+// put adds parts: the cgroups that are another one's.
+func (p *Parts) put(cgroups map[uint64]uint64) error {
+	var keys, of []uint64
+	for id, whole := range cgroups {
+		if id != whole {
+			keys, of = append(keys, id), append(of, whole)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return errors.Join(putAll(p.Of, keys, of), p.Number.Set(uint32(len(keys))))
 }
 
 // Service holds the data of programs that include service.h.
@@ -35,17 +80,28 @@ func (p *Programs[R]) Serving(s Service) *Programs[R] {
 	return p
 }
 
+// Dating makes Open say since when it counts, in a uint64 of CLOCK_MONOTONIC.
+func (p *Programs[R]) Dating(opened *ebpf.Variable) { p.opened = opened }
+
 // NewPrograms returns programs that are attached in the order given. They keep an R in work,
 // by sample.CgroupID, and in lost, a uint64, how much had no room there. unload closes
 // all of that.
-func NewPrograms[R any](work *ebpf.Map, lost *ebpf.Variable, unload func() error, programs ...*ebpf.Program) *Programs[R] {
-	return &Programs[R]{work: work, lost: lost, unload: unload, programs: programs}
+func NewPrograms[R any](work *ebpf.Map, lost *ebpf.Variable, parts Parts, unload func() error, programs ...*ebpf.Program) *Programs[R] {
+	return &Programs[R]{work: work, lost: lost, parts: &parts, unload: unload, programs: programs}
 }
 
 // Open implements Kernel.
-func (p *Programs[R]) Open(cgroups []uint64, pairs [][2]uint64) error {
-	if err := Clear[uint64](p.work); err != nil {
+func (p *Programs[R]) Open(cgroups map[uint64]uint64, pairs [][2]uint64) error {
+	if err := errors.Join(Clear[uint64](p.work), p.parts.Clear()); err != nil {
 		return err
+	}
+	room := maps.Keys(cgroups)
+	if p.service != nil {
+		// By task, so that a task's cgroups take no more of the pairs than one.
+		if err := p.parts.put(cgroups); err != nil {
+			return err
+		}
+		room = maps.Values(cgroups)
 	}
 	if p.service != nil {
 		if err := p.service.clear(); err != nil {
@@ -59,10 +115,16 @@ func (p *Programs[R]) Open(cgroups []uint64, pairs [][2]uint64) error {
 			return err
 		}
 	}
-	if err := makeRoom[uint64, R](p.work, cgroups); err != nil {
+	if err := makeRoom[uint64, R](p.work, slices.Compact(slices.Sorted(room))); err != nil {
 		return err
 	}
-	return p.hooks.Attach(p.programs...)
+	if p.opened != nil {
+		var now unix.Timespec
+		if err := errors.Join(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now), p.opened.Set(uint64(now.Nano()))); err != nil {
+			return fmt.Errorf("set start of window: %w", err)
+		}
+	}
+	return p.hooks.Attach(slices.Concat(p.parts.Made, p.programs)...)
 }
 
 // makeRoom puts zero values into a map: a key that is there is found also when others have
@@ -71,11 +133,14 @@ func makeRoom[K comparable, V any](m *ebpf.Map, keys []K) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	_, err := m.BatchUpdate(keys, make([]V, len(keys)), nil)
+	return putAll(m, keys, make([]V, len(keys)))
+}
+
+func putAll[K comparable, V any](m *ebpf.Map, keys []K, values []V) error {
+	_, err := m.BatchUpdate(keys, values, nil)
 	if errors.Is(err, ebpf.ErrNotSupported) { // before 5.6
-		var zero V
-		for _, k := range keys {
-			if err = m.Put(k, &zero); err != nil {
+		for i := range keys {
+			if err = m.Put(&keys[i], &values[i]); err != nil {
 				break
 			}
 		}

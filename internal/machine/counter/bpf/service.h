@@ -11,7 +11,8 @@
 #define QUELL_SERVICE_H
 
 enum {
-	PLACES = 64,	/* that are told apart */
+	PLACES = 64,	/* that are told apart; a power of two */
+	APART = 16,	/* further ones, that tenants made; a power of two */
 	SERVICES = 512, /* that a place remembers; a power of two */
 	NEAR = 4,	/* where in the table a place may be */
 };
@@ -29,7 +30,7 @@ struct place {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PLACES);
+	__uint(max_entries, PLACES + APART);
 	__type(key, __u32);
 	__type(value, struct place);
 } places SEC(".maps");
@@ -47,6 +48,7 @@ struct {
 } pairs SEC(".maps");
 
 const volatile bool unserved; /* do not tell who was served */
+__u64 opened; /* CLOCK_MONOTONIC, ns: what was noted before is an earlier window's */
 __u64 refused; /* services that had no room in places or pairs */
 
 /*
@@ -56,14 +58,15 @@ __u64 refused; /* services that had no room in places or pairs */
  */
 volatile __u64 nothing;
 
-static __always_inline struct place *place(__u64 key)
+/* Tenants can make places by the hundred: apart, these take no other's. */
+static __always_inline struct place *place(__u64 key, bool apart)
 {
+	__u32 hash = key * 0x9e3779b97f4a7c15ULL >> 32, at, i;
 	struct place *p;
-	__u32 at, i;
 	__u64 was;
 
 	for (i = 0; i < NEAR; i++) {
-		at = (key ^ key >> 20 ^ key >> 32) + i & (PLACES - 1);
+		at = apart ? PLACES + (hash + i & (APART - 1)) : hash + i & (PLACES - 1);
 		p = bpf_map_lookup_elem(&places, &at);
 		if (!p)
 			return 0;
@@ -131,7 +134,7 @@ static long back(__u32 i, struct walk *w)
 }
 
 /* serve notes that a place has served somebody now who came at a given time. */
-static __always_inline void serve(__u64 key, __u64 who, __u64 came, __u64 now)
+static __always_inline void serve(__u64 key, bool apart, __u64 who, __u64 came, __u64 now)
 {
 	volatile struct service *s;
 	struct walk w = {};
@@ -140,7 +143,7 @@ static __always_inline void serve(__u64 key, __u64 who, __u64 came, __u64 now)
 
 	if (unserved || now <= came)
 		return;
-	p = place(key);
+	p = place(key, apart);
 	if (!p) {
 		__sync_fetch_and_add(&refused, 1);
 		return;

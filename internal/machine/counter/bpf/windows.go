@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -45,8 +44,9 @@ type Record[R any] interface {
 type CgroupCounts[R any] interface {
 	// Open discards what was counted and begins to count; Detach ends that. There is room
 	// for these cgroups, and for these pairs of one that waits and one that is served,
-	// whatever others do.
-	Open(cgroups []uint64, pairs [][2]uint64) error
+	// whatever others do. The value is the task's cgroup, which may be counted in place of
+	// the key, and is in place of those that are made below while it counts.
+	Open(cgroups map[uint64]uint64, pairs [][2]uint64) error
 	Detach() error
 	Each(yield func(cgroup uint64, r *R)) error
 	// Of returns what one cgroup did so far, R's zero value if it did nothing.
@@ -142,8 +142,7 @@ func (w *Windows[R, P]) Common(a, b sample.TaskKey) []uint64 {
 	return both
 }
 
-// Add implements counter.Source. A cgroup that is made below the task's in an
-// open window counts as another task's until that window's end.
+// Add implements counter.Source.
 func (w *Windows[R, P]) Add(t counter.Target) error {
 	if w.tasks[t.Key] != nil {
 		return fmt.Errorf("add %s: already monitored", t.Key)
@@ -184,11 +183,23 @@ func (w *Windows[R, P]) Start() error {
 	if n := w.kernel.PairsDropped(); n > w.dropped {
 		w.dropped, w.contended = n, true
 	}
-	if err := w.kernel.Open(slices.Collect(maps.Keys(kept)), w.pairsOfTasks(claims)); err != nil {
+	if err := w.kernel.Open(tasksOf(kept), w.pairsOfTasks(claims)); err != nil {
 		return fmt.Errorf("start window: %w", err)
 	}
 	w.windowOpen = true
 	return nil
+}
+
+// tasksOf returns the task's own cgroup of each, or itself if that has no room.
+func tasksOf[R any](kept map[uint64]*monitored[R]) map[uint64]uint64 {
+	of := make(map[uint64]uint64, len(kept))
+	for id, t := range kept {
+		of[id] = id
+		if own := t.target.Key.CgroupID(); kept[own] == t {
+			of[id] = own
+		}
+	}
+	return of
 }
 
 // pairsOfTasks are the pairs of tasks' own cgroups, if others took the room for them before:

@@ -38,6 +38,7 @@ func loadPrograms(unserved bool) (*programs, error) {
 	}
 	var k programs
 	spec.Maps[netqMapWork].MaxEntries = bpf.MaxCgroups
+	spec.Maps[netqMapPartOf].MaxEntries = bpf.MaxCgroups + bpf.MaxMade
 	spec.Maps[netqMapPackets].MaxEntries = maxQueuedPackets
 	spec.Maps[netqMapSenders].MaxEntries = sockets
 	spec.Maps[netqMapPairs].MaxEntries = bpf.MaxPairs
@@ -90,8 +91,11 @@ func loadPrograms(unserved bool) (*programs, error) {
 			hooks = append(hooks, p)
 		}
 	}
+	parts := bpf.Parts{Of: all.Maps[netqMapPartOf], Number: all.Variables[netqVarParts],
+		Made: []*ebpf.Program{all.Programs[netqProgOnMkdir], all.Programs[netqProgOnRmdir]}}
 	unload := func() error { all.Close(); return nil }
-	k.counts = bpf.NewPrograms[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], unload, hooks...)
+	k.counts = bpf.NewPrograms[netqDone](all.Maps[netqMapWork], all.Variables[netqVarLost], parts, unload, hooks...)
+	k.counts.Dating(all.Variables[netqVarOpened])
 	if !unserved {
 		k.counts.Serving(bpf.Service{Pairs: all.Maps[netqMapPairs], Places: all.Maps[netqMapPlaces], Refused: all.Variables[netqVarRefused]})
 	}

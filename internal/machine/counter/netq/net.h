@@ -5,9 +5,10 @@
 
 #include "../bpf/kernel.h"
 
-/* linux/if.h, net/tcp_states.h */
+/* linux/if.h, linux/in.h, net/tcp_states.h */
 enum {
 	IFF_LOOPBACK = 1 << 3,
+	IPPROTO_TCP = 6,
 	TCP_TIME_WAIT = 6,
 	TCP_NEW_SYN_RECV = 12,
 };
@@ -25,6 +26,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct sock_cgroup_data sk_cgrp_data;
+	__u16 sk_protocol; /* 5.6: not of some bits */
 };
 
 struct socket {
@@ -35,8 +37,13 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct user_namespace {
+	int level; /* 0: the machine's */
+};
+
 struct net {
 	struct ns_common ns;
+	struct user_namespace *user_ns; /* in which it was made */
 };
 
 typedef struct {
@@ -51,7 +58,12 @@ struct netdev_queue {
 	struct Qdisc *qdisc;
 };
 
+struct device {
+	struct device *parent; /* NULL: no hardware */
+};
+
 struct net_device {
+	struct device dev;
 	unsigned int flags;
 	int ifindex;
 	struct netdev_queue *_tx;

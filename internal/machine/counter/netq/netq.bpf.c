@@ -28,8 +28,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define STALE_NS 60000000000ULL
 
 // How many pieces of a packet that the kernel cuts up are followed: 64 KiB hold
-// 45 of a usual link's.
-#define PIECES 64
+// 45 of a usual link's, and a task may ask for 128 (UDP_MAX_SEGMENTS).
+#define PIECES 128
 
 // What a cgroup had done. A link is network namespace << 32 | interface; which
 // of them it used is kept for the first few only.
@@ -88,7 +88,14 @@ static __always_inline __u64 holder(struct sock *sk)
 	// By helpers: the compiler would make one load of this and of *who, which
 	// the verifier does not take.
 	cg = BPF_CORE_READ(sk, sk_cgrp_data.cgroup);
-	return cg && BPF_CORE_READ(cg, level) > 0 ? BPF_CORE_READ(cg, kn, id) : 0;
+	return cg && BPF_CORE_READ(cg, level) > 0 ? whole(BPF_CORE_READ(cg, kn, id)) : 0;
+}
+
+static __always_inline bool is_tcp(struct sock *sk)
+{
+	unsigned char state = sk ? sk->__sk_common.skc_state : TCP_TIME_WAIT;
+
+	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV && sk->sk_protocol == IPPROTO_TCP;
 }
 
 // queued reports whether an interface has a queue.
@@ -147,7 +154,7 @@ int BPF_PROG(on_queue, struct sk_buff *skb)
 		return 0;
 	now.at = bpf_ktime_get_ns();
 	now.who = holder(skb->sk);
-	if (!now.who) { // out of a container: on its way it has lost its socket
+	if (!skb->sk) { // out of a container: on its way it has lost its socket
 		was = bpf_map_lookup_elem(&packets, &key);
 		if (was && !was->waits && now.at - was->at < PASSING_NS && skb->len - was->len <= GROWTH)
 			now.who = was->who;
@@ -193,9 +200,11 @@ int BPF_PROG(on_cut, struct sk_buff *skb, __u64 features, bool tx_path, struct s
 static __always_inline void left(struct sk_buff *skb, struct net_device *dev, __u64 who, __u64 at, __u64 now)
 {
 	struct done *d = bpf_map_lookup_elem(&work, &who);
+	// Any task may make a user namespace, and interfaces in a network namespace of that.
+	bool apart = !dev->dev.parent && dev->nd_net.net->user_ns->level > 0;
 
 	serve((__u64)dev->nd_net.net->ns.inum << 32 | (__u32)dev->ifindex << QUEUE_BITS | (skb->queue_mapping & (1 << QUEUE_BITS) - 1),
-	      who, at, now);
+	      apart, who, at, now);
 
 	if (!d)
 		return;
@@ -215,15 +224,21 @@ int BPF_PROG(on_leave, struct sk_buff *skb, struct net_device *dev)
 		return 0; // it goes on to another interface, or nobody held it up
 	now = bpf_ktime_get_ns();
 	p = bpf_map_lookup_elem(&packets, &key);
-	if (p && p->waits && skb->len - p->len <= GROWTH) {
+	if (p && p->waits && p->at >= opened && skb->len - p->len <= GROWTH) {
 		left(skb, dev, p->who, p->at, now);
-		bpf_map_delete_elem(&packets, &key);
+		if (dev->dev.parent) {
+			bpf_map_delete_elem(&packets, &key);
+		} else { // a container may have given its interface a queue: it goes on
+			p->at = now;
+			p->waits = 0;
+		}
 		return 0;
 	}
 	// Handed over before the window or, where functions may not be hooked, a
-	// piece. TCP's know since when they might go; other times are other clocks'.
+	// piece. TCP's know since when they might go; others' times are other clocks', or
+	// what their task says (SO_TXTIME).
 	at = skb->tstamp;
-	if (skb->sk && at <= now && now - at < STALE_NS)
+	if (is_tcp(skb->sk) && at <= now && now - at < STALE_NS)
 		left(skb, dev, holder(skb->sk), at, now);
 	return 0;
 }

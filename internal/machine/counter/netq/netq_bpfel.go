@@ -58,18 +58,23 @@ type netqPlace struct {
 const (
 	netqMapPackets   = "packets"
 	netqMapPairs     = "pairs"
+	netqMapPartOf    = "part_of"
 	netqMapPlaces    = "places"
 	netqMapSenders   = "senders"
 	netqMapWork      = "work"
 	netqProgOnCut    = "on_cut"
 	netqProgOnLeave  = "on_leave"
+	netqProgOnMkdir  = "on_mkdir"
 	netqProgOnQueue  = "on_queue"
 	netqProgOnResend = "on_resend"
+	netqProgOnRmdir  = "on_rmdir"
 	netqProgOnSend   = "on_send"
 	netqProgOnSend6  = "on_send6"
 	netqProgOnSent   = "on_sent"
 	netqVarLost      = "lost"
 	netqVarNothing   = "nothing"
+	netqVarOpened    = "opened"
+	netqVarParts     = "parts"
 	netqVarRefused   = "refused"
 	netqVarUnserved  = "unserved"
 )
@@ -118,8 +123,10 @@ type netqSpecs struct {
 type netqProgramSpecs struct {
 	OnCut    *ebpf.ProgramSpec `ebpf:"on_cut"`
 	OnLeave  *ebpf.ProgramSpec `ebpf:"on_leave"`
+	OnMkdir  *ebpf.ProgramSpec `ebpf:"on_mkdir"`
 	OnQueue  *ebpf.ProgramSpec `ebpf:"on_queue"`
 	OnResend *ebpf.ProgramSpec `ebpf:"on_resend"`
+	OnRmdir  *ebpf.ProgramSpec `ebpf:"on_rmdir"`
 	OnSend   *ebpf.ProgramSpec `ebpf:"on_send"`
 	OnSend6  *ebpf.ProgramSpec `ebpf:"on_send6"`
 	OnSent   *ebpf.ProgramSpec `ebpf:"on_sent"`
@@ -131,6 +138,7 @@ type netqProgramSpecs struct {
 type netqMapSpecs struct {
 	Packets *ebpf.MapSpec `ebpf:"packets"`
 	Pairs   *ebpf.MapSpec `ebpf:"pairs"`
+	PartOf  *ebpf.MapSpec `ebpf:"part_of"`
 	Places  *ebpf.MapSpec `ebpf:"places"`
 	Senders *ebpf.MapSpec `ebpf:"senders"`
 	Work    *ebpf.MapSpec `ebpf:"work"`
@@ -142,6 +150,8 @@ type netqMapSpecs struct {
 type netqVariableSpecs struct {
 	Lost     *ebpf.VariableSpec `ebpf:"lost"`
 	Nothing  *ebpf.VariableSpec `ebpf:"nothing"`
+	Opened   *ebpf.VariableSpec `ebpf:"opened"`
+	Parts    *ebpf.VariableSpec `ebpf:"parts"`
 	Refused  *ebpf.VariableSpec `ebpf:"refused"`
 	Unserved *ebpf.VariableSpec `ebpf:"unserved"`
 }
@@ -168,6 +178,7 @@ func (o *netqObjects) Close() error {
 type netqMaps struct {
 	Packets *ebpf.Map `ebpf:"packets"`
 	Pairs   *ebpf.Map `ebpf:"pairs"`
+	PartOf  *ebpf.Map `ebpf:"part_of"`
 	Places  *ebpf.Map `ebpf:"places"`
 	Senders *ebpf.Map `ebpf:"senders"`
 	Work    *ebpf.Map `ebpf:"work"`
@@ -177,6 +188,7 @@ func (m *netqMaps) Close() error {
 	return _NetqClose(
 		m.Packets,
 		m.Pairs,
+		m.PartOf,
 		m.Places,
 		m.Senders,
 		m.Work,
@@ -189,6 +201,8 @@ func (m *netqMaps) Close() error {
 type netqVariables struct {
 	Lost     *ebpf.Variable `ebpf:"lost"`
 	Nothing  *ebpf.Variable `ebpf:"nothing"`
+	Opened   *ebpf.Variable `ebpf:"opened"`
+	Parts    *ebpf.Variable `ebpf:"parts"`
 	Refused  *ebpf.Variable `ebpf:"refused"`
 	Unserved *ebpf.Variable `ebpf:"unserved"`
 }
@@ -199,8 +213,10 @@ type netqVariables struct {
 type netqPrograms struct {
 	OnCut    *ebpf.Program `ebpf:"on_cut"`
 	OnLeave  *ebpf.Program `ebpf:"on_leave"`
+	OnMkdir  *ebpf.Program `ebpf:"on_mkdir"`
 	OnQueue  *ebpf.Program `ebpf:"on_queue"`
 	OnResend *ebpf.Program `ebpf:"on_resend"`
+	OnRmdir  *ebpf.Program `ebpf:"on_rmdir"`
 	OnSend   *ebpf.Program `ebpf:"on_send"`
 	OnSend6  *ebpf.Program `ebpf:"on_send6"`
 	OnSent   *ebpf.Program `ebpf:"on_sent"`
@@ -210,8 +226,10 @@ func (p *netqPrograms) Close() error {
 	return _NetqClose(
 		p.OnCut,
 		p.OnLeave,
+		p.OnMkdir,
 		p.OnQueue,
 		p.OnResend,
+		p.OnRmdir,
 		p.OnSend,
 		p.OnSend6,
 		p.OnSent,

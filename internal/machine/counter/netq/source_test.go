@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 }
 
 // child sends datagrams, as many and as large as each line of its input says, or
-// where that begins with "t" so many bytes by TCP.
+// where that begins with "t" so many bytes by TCP, with "l" as sendLate does, with "u" one
+// to a network of that number.
 func child(address string) error {
 	lines := bufio.NewScanner(os.Stdin)
 	if address == "sink" {
@@ -51,10 +52,15 @@ func child(address string) error {
 	var tcp net.Conn
 	for lines.Scan() {
 		var n, size int
-		text, isTCP := strings.CutPrefix(lines.Text(), "t ")
-		_, err := fmt.Sscan(text, &n, &size)
+		isTCP := strings.HasPrefix(lines.Text(), "t ")
+		_, err := fmt.Sscan(strings.TrimLeft(lines.Text(), "tul "), &n, &size)
 		switch {
 		case err != nil:
+		case strings.HasPrefix(lines.Text(), "u "):
+			// to the nth of many networks
+			_, err = udp.WriteToUDP(make([]byte, size), &net.UDPAddr{IP: net.IPv4(10, 80, byte(n), 2), Port: to.Port})
+		case strings.HasPrefix(lines.Text(), "l "):
+			err = sendLate(udp, to, n, size)
 		case isTCP:
 			if tcp == nil {
 				tcp, err = net.Dial("tcp", address)

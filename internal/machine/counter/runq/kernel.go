@@ -28,8 +28,9 @@ type bpfPrograms struct {
 	served  *ebpf.Memory // nil: served tasks are not reported
 	edge    *link.Iter
 	hooks   bpf.Hooks
-	ncpu    int // number of possible CPUs
-	room    int // for cgroups
+	parts   bpf.Parts // made in the window
+	ncpu    int       // number of possible CPUs
+	room    int       // for cgroups
 	window  uint32
 	table   []byte // one table of pairs
 }
@@ -102,6 +103,7 @@ func loadPrograms(tasks int, w options) (_ *bpfPrograms, err error) {
 	if err := spec.LoadAndAssign(&k.objs, &ebpf.CollectionOptions{Cache: w.types}); err != nil {
 		return nil, err
 	}
+	k.parts = bpf.Parts{Of: k.objs.PartOf, Number: k.objs.Parts}
 	if k.records, err = k.objs.Records.Memory(); err != nil {
 		return nil, fmt.Errorf("map records: %w", err)
 	}
@@ -126,10 +128,10 @@ func loadPrograms(tasks int, w options) (_ *bpfPrograms, err error) {
 // open attaches the programs and tells them what each CPU runs. They settle
 // waits only after begin.
 func (k *bpfPrograms) open() error {
-	if err := k.number(k.window | 1); err != nil {
+	if err := errors.Join(k.parts.Clear(), k.number(k.window|1)); err != nil {
 		return err
 	}
-	if err := k.hooks.Attach(k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate); err != nil {
+	if err := k.hooks.Attach(k.objs.OnMkdir, k.objs.OnRmdir, k.objs.OnNewtask, k.objs.OnSwitch, k.objs.OnWakeup, k.objs.OnWakeupNew, k.objs.OnMigrate); err != nil {
 		return err
 	}
 	if err := k.sync(); err != nil {
@@ -260,7 +262,8 @@ func (k *bpfPrograms) renew() (err error) {
 	return k.objs.Given.Set(uint32(0))
 }
 
-// missing returns how often, since the last call, there was no record left.
+// missing returns how often, since the last call, there was no record left, or no room for a cgroup
+// that was made.
 func (k *bpfPrograms) missing() uint64 {
 	var n uint64
 	_ = k.objs.Wanting.Get(&n) // does not fail, since the map exists

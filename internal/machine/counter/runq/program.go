@@ -85,8 +85,7 @@ func (p *Program) Totals() counter.Totals {
 func (p *Program) SetCPUs(sample.Set) {}
 
 // Add implements counter.Source. It takes effect when a window is opened, which is also
-// when Target.Below is called: a cgroup that is made below the task's in an open window
-// counts as another task until that window's end.
+// when Target.Below is called.
 func (p *Program) Add(t counter.Target) error {
 	if p.tasks[t.Key] != nil {
 		return fmt.Errorf("%s: %w", t.Dir, errFollowed)

@@ -146,7 +146,7 @@ const volatile bool unserved;	 // do not tell who was served
 const volatile __u32 npair = PAIRS; // places used of a table of pairs, a power of two
 __u32 window;			 // number of the open window; odd: it is about to open
 __u32 given;			 // records that were given out; 0 is none
-__u64 wanting;			 // how often there was none left
+__u64 wanting;			 // how often there was none left, or no room for a cgroup that was made
 
 // Sizes are set by the loader.
 struct {
@@ -156,6 +156,18 @@ struct {
 	__type(key, __u64);
 	__type(value, struct owner);
 } owners SEC(".maps");
+
+static __always_inline bool followed(__u64 id)
+{
+	return bpf_map_lookup_elem(&owners, &id);
+}
+
+static __always_inline void no_room(void)
+{
+	__sync_fetch_and_add(&wanting, 1);
+}
+
+#include "../bpf/made.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -243,7 +255,8 @@ static __always_inline struct record *record(__u32 slot, __u32 cpu)
 static __always_inline struct owner *owner(struct task_struct *p)
 {
 	struct cgroup *cg = p->cgroups->dfl_cgrp;
-	__u64 id;
+	struct owner *o;
+	__u64 id, *above;
 
 	if (cg->level > 0)
 		id = cg->kn->id;
@@ -251,7 +264,11 @@ static __always_inline struct owner *owner(struct task_struct *p)
 		id = p->sched_task_group->css.cgroup->kn->id | 1ULL << 63;
 	else
 		return 0;
-	return bpf_map_lookup_elem(&owners, &id);
+	o = bpf_map_lookup_elem(&owners, &id);
+	if (o || !parts)
+		return o;
+	above = bpf_map_lookup_elem(&part_of, &id);
+	return above ? bpf_map_lookup_elem(&owners, above) : 0;
 }
 
 static __always_inline __u32 cpu_of(struct task_struct *p)

@@ -89,12 +89,15 @@ const (
 	runqMapCpus         = "cpus"
 	runqMapNumbers      = "numbers"
 	runqMapOwners       = "owners"
+	runqMapPartOf       = "part_of"
 	runqMapRecords      = "records"
 	runqMapServed       = "served"
 	runqMapWaits        = "waits"
 	runqProgEdge        = "edge"
 	runqProgOnMigrate   = "on_migrate"
+	runqProgOnMkdir     = "on_mkdir"
 	runqProgOnNewtask   = "on_newtask"
+	runqProgOnRmdir     = "on_rmdir"
 	runqProgOnSwitch    = "on_switch"
 	runqProgOnWakeup    = "on_wakeup"
 	runqProgOnWakeupNew = "on_wakeup_new"
@@ -105,6 +108,7 @@ const (
 	runqVarNpair        = "npair"
 	runqVarNrecord      = "nrecord"
 	runqVarNslot        = "nslot"
+	runqVarParts        = "parts"
 	runqVarUnserved     = "unserved"
 	runqVarWanting      = "wanting"
 	runqVarWindow       = "window"
@@ -154,7 +158,9 @@ type runqSpecs struct {
 type runqProgramSpecs struct {
 	Edge        *ebpf.ProgramSpec `ebpf:"edge"`
 	OnMigrate   *ebpf.ProgramSpec `ebpf:"on_migrate"`
+	OnMkdir     *ebpf.ProgramSpec `ebpf:"on_mkdir"`
 	OnNewtask   *ebpf.ProgramSpec `ebpf:"on_newtask"`
+	OnRmdir     *ebpf.ProgramSpec `ebpf:"on_rmdir"`
 	OnSwitch    *ebpf.ProgramSpec `ebpf:"on_switch"`
 	OnWakeup    *ebpf.ProgramSpec `ebpf:"on_wakeup"`
 	OnWakeupNew *ebpf.ProgramSpec `ebpf:"on_wakeup_new"`
@@ -168,6 +174,7 @@ type runqMapSpecs struct {
 	Cpus    *ebpf.MapSpec `ebpf:"cpus"`
 	Numbers *ebpf.MapSpec `ebpf:"numbers"`
 	Owners  *ebpf.MapSpec `ebpf:"owners"`
+	PartOf  *ebpf.MapSpec `ebpf:"part_of"`
 	Records *ebpf.MapSpec `ebpf:"records"`
 	Served  *ebpf.MapSpec `ebpf:"served"`
 	Waits   *ebpf.MapSpec `ebpf:"waits"`
@@ -183,6 +190,7 @@ type runqVariableSpecs struct {
 	Npair     *ebpf.VariableSpec `ebpf:"npair"`
 	Nrecord   *ebpf.VariableSpec `ebpf:"nrecord"`
 	Nslot     *ebpf.VariableSpec `ebpf:"nslot"`
+	Parts     *ebpf.VariableSpec `ebpf:"parts"`
 	Unserved  *ebpf.VariableSpec `ebpf:"unserved"`
 	Wanting   *ebpf.VariableSpec `ebpf:"wanting"`
 	Window    *ebpf.VariableSpec `ebpf:"window"`
@@ -211,6 +219,7 @@ type runqMaps struct {
 	Cpus    *ebpf.Map `ebpf:"cpus"`
 	Numbers *ebpf.Map `ebpf:"numbers"`
 	Owners  *ebpf.Map `ebpf:"owners"`
+	PartOf  *ebpf.Map `ebpf:"part_of"`
 	Records *ebpf.Map `ebpf:"records"`
 	Served  *ebpf.Map `ebpf:"served"`
 	Waits   *ebpf.Map `ebpf:"waits"`
@@ -221,6 +230,7 @@ func (m *runqMaps) Close() error {
 		m.Cpus,
 		m.Numbers,
 		m.Owners,
+		m.PartOf,
 		m.Records,
 		m.Served,
 		m.Waits,
@@ -237,6 +247,7 @@ type runqVariables struct {
 	Npair     *ebpf.Variable `ebpf:"npair"`
 	Nrecord   *ebpf.Variable `ebpf:"nrecord"`
 	Nslot     *ebpf.Variable `ebpf:"nslot"`
+	Parts     *ebpf.Variable `ebpf:"parts"`
 	Unserved  *ebpf.Variable `ebpf:"unserved"`
 	Wanting   *ebpf.Variable `ebpf:"wanting"`
 	Window    *ebpf.Variable `ebpf:"window"`
@@ -248,7 +259,9 @@ type runqVariables struct {
 type runqPrograms struct {
 	Edge        *ebpf.Program `ebpf:"edge"`
 	OnMigrate   *ebpf.Program `ebpf:"on_migrate"`
+	OnMkdir     *ebpf.Program `ebpf:"on_mkdir"`
 	OnNewtask   *ebpf.Program `ebpf:"on_newtask"`
+	OnRmdir     *ebpf.Program `ebpf:"on_rmdir"`
 	OnSwitch    *ebpf.Program `ebpf:"on_switch"`
 	OnWakeup    *ebpf.Program `ebpf:"on_wakeup"`
 	OnWakeupNew *ebpf.Program `ebpf:"on_wakeup_new"`
@@ -259,7 +272,9 @@ func (p *runqPrograms) Close() error {
 	return _RunqClose(
 		p.Edge,
 		p.OnMigrate,
+		p.OnMkdir,
 		p.OnNewtask,
+		p.OnRmdir,
 		p.OnSwitch,
 		p.OnWakeup,
 		p.OnWakeupNew,

@@ -1,6 +1,7 @@
 package syscalls
 
 import (
+	"github.com/cilium/ebpf"
 	"math"
 	"path"
 	"time"
@@ -46,7 +47,7 @@ func load() (*bpf.Programs[syscallsDone], error) {
 	if err := spec.LoadAndAssign(&objs, nil); err != nil {
 		return nil, err
 	}
-	return bpf.NewPrograms[syscallsDone](objs.Work, objs.Lost, objs.Close, objs.OnEnter), nil
+	return bpf.NewPrograms[syscallsDone](objs.Work, objs.Lost, bpf.Parts{Of: objs.PartOf, Number: objs.Parts, Made: []*ebpf.Program{objs.OnMkdir, objs.OnRmdir}}, objs.Close, objs.OnEnter), nil
 }
 
 // Info implements counter.Source.

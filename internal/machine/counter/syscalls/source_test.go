@@ -2,10 +2,12 @@ package syscalls
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
+	"github.com/quell-dev/quell/internal/machine/counter/bpf"
 	"github.com/quell-dev/quell/internal/machine/host"
 	"github.com/quell-dev/quell/internal/testkit/bpftest"
 	"github.com/quell-dev/quell/internal/testkit/quelltest"
@@ -122,6 +125,44 @@ func TestCallsByTask(t *testing.T) {
 				if cost := want.seconds / n; r.Cost != cost && !(n == 0 && math.IsNaN(r.Cost)) {
 					t.Errorf("%s costs %v, want %v", want.Dir, r.Cost, cost)
 				}
+			}
+		})
+	}
+}
+
+// A task that goes on in cgroups that it makes in an open window is counted, also after it has made and
+// removed more of them than are known at once, and in one within another.
+func TestAttackNewCgroups(t *testing.T) {
+	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		t.Run(hier.String(), func(t *testing.T) {
+			h := machine(t)
+			if hier == sample.V1CPU {
+				quelltest.Need(t, quelltest.CgroupV1)
+			}
+			task, other := bpftest.Task(t, h, hier, "task"), bpftest.Task(t, h, hier, "other")
+			c := caller(t, task.Dir)
+			s := source(t, task, other)
+			began := time.Now()
+			bpftest.Start(t, s)
+			first := bpftest.Moved(t, task.Dir, "first", c)
+			c.Ask(calls)
+			for range bpf.MaxMade + 100 {
+				dir := filepath.Join(task.Dir, "churn")
+				if err := errors.Join(os.Mkdir(dir, 0o755), os.Remove(dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			bpftest.Moved(t, bpftest.Moved(t, first, "second", c), "third", c)
+			c.Ask(calls)
+			got := stop(t, s, nil)
+			if n := bpftest.Count(got[task.Key], sample.Syscalls); n < 2*calls || n > 2*calls+mostMore(began) {
+				t.Errorf("%v calls are counted, of %v", n, 2*calls)
+			}
+			if n := bpftest.Count(got[other.Key], sample.Syscalls); n > 0 {
+				t.Errorf("%v calls of another task", n)
+			}
+			if n := s.Totals().Lost; n > 0 {
+				t.Errorf("lost %d", n)
 			}
 		})
 	}

@@ -22,9 +22,13 @@ type syscallsDone struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	syscallsMapPartOf   = "part_of"
 	syscallsMapWork     = "work"
 	syscallsProgOnEnter = "on_enter"
+	syscallsProgOnMkdir = "on_mkdir"
+	syscallsProgOnRmdir = "on_rmdir"
 	syscallsVarLost     = "lost"
+	syscallsVarParts    = "parts"
 )
 
 // loadSyscalls returns the embedded CollectionSpec for syscalls.
@@ -70,20 +74,24 @@ type syscallsSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type syscallsProgramSpecs struct {
 	OnEnter *ebpf.ProgramSpec `ebpf:"on_enter"`
+	OnMkdir *ebpf.ProgramSpec `ebpf:"on_mkdir"`
+	OnRmdir *ebpf.ProgramSpec `ebpf:"on_rmdir"`
 }
 
 // syscallsMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type syscallsMapSpecs struct {
-	Work *ebpf.MapSpec `ebpf:"work"`
+	PartOf *ebpf.MapSpec `ebpf:"part_of"`
+	Work   *ebpf.MapSpec `ebpf:"work"`
 }
 
 // syscallsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type syscallsVariableSpecs struct {
-	Lost *ebpf.VariableSpec `ebpf:"lost"`
+	Lost  *ebpf.VariableSpec `ebpf:"lost"`
+	Parts *ebpf.VariableSpec `ebpf:"parts"`
 }
 
 // syscallsObjects contains all objects after they have been loaded into the kernel.
@@ -106,11 +114,13 @@ func (o *syscallsObjects) Close() error {
 //
 // It can be passed to loadSyscallsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type syscallsMaps struct {
-	Work *ebpf.Map `ebpf:"work"`
+	PartOf *ebpf.Map `ebpf:"part_of"`
+	Work   *ebpf.Map `ebpf:"work"`
 }
 
 func (m *syscallsMaps) Close() error {
 	return _SyscallsClose(
+		m.PartOf,
 		m.Work,
 	)
 }
@@ -119,7 +129,8 @@ func (m *syscallsMaps) Close() error {
 //
 // It can be passed to loadSyscallsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type syscallsVariables struct {
-	Lost *ebpf.Variable `ebpf:"lost"`
+	Lost  *ebpf.Variable `ebpf:"lost"`
+	Parts *ebpf.Variable `ebpf:"parts"`
 }
 
 // syscallsPrograms contains all programs after they have been loaded into the kernel.
@@ -127,11 +138,15 @@ type syscallsVariables struct {
 // It can be passed to loadSyscallsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type syscallsPrograms struct {
 	OnEnter *ebpf.Program `ebpf:"on_enter"`
+	OnMkdir *ebpf.Program `ebpf:"on_mkdir"`
+	OnRmdir *ebpf.Program `ebpf:"on_rmdir"`
 }
 
 func (p *syscallsPrograms) Close() error {
 	return _SyscallsClose(
 		p.OnEnter,
+		p.OnMkdir,
+		p.OnRmdir,
 	)
 }
 
