@@ -51,7 +51,9 @@ func TestFuzzContinues(t *testing.T) {
 		cmd.Env = append(os.Environ(), "PATH="+root+"/bin:"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		got := slices.DeleteFunc(lines[1:], func(line string) bool { return !strings.HasPrefix(line, "internal/") && !strings.HasPrefix(line, "cmd/") })
+		got := slices.DeleteFunc(lines[1:], func(line string) bool {
+			return !strings.HasPrefix(line, "internal/") && !strings.HasPrefix(line, "cmd/")
+		})
 		for i, line := range got { // the number of those that are done depends on which is first
 			got[i], _, _ = strings.Cut(line, ",")
 		}

@@ -2,6 +2,7 @@ package blockio
 
 import (
 	"fmt"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/quell-dev/quell/internal/machine/counter/bpf"

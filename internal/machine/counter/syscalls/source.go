@@ -1,10 +1,11 @@
 package syscalls
 
 import (
-	"github.com/cilium/ebpf"
 	"math"
 	"path"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/machine/counter"
