@@ -84,6 +84,19 @@ func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	}
 }
 
+// raised reports whether a task's demand for the queue is so much above its usual one that this is the
+// reason for its wait.
+func (u *usual) raised(demand float64) bool {
+	return u.n > 0 && demand > ownDemandRatio*u.demand+ownDemandOffset
+}
+
+// selfMade reports whether a task may have made its wait for CPUs itself, so that the wait says nothing
+// of its neighbours: what it waited for itself is not apart, its threads asked to be served last, or it
+// has asked for far more than usual.
+func (r *Reading) selfMade(u *usual) bool {
+	return !r.SelfKnown || r.Niced > r.Waited*maxNicedShare || u.raised(r.Demand)
+}
+
 // has reports whether a task was served in one of the newest accounts. It shared the queue then,
 // whatever was known of where it may run.
 func (a *accounts) has(k sample.TaskKey) bool {
@@ -222,7 +235,7 @@ func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grou
 	switch demand := t.demand / float64(t.n); {
 	case use.bad < increaseRatio*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
-	case t.usual.n > 0 && demand > ownDemandRatio*t.usual.demand+ownDemandOffset:
+	case t.usual.raised(demand):
 		g.Level, g.Why = Possible, fmt.Sprintf("the victim's own demand is %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
 	case t.niced > t.waited*maxNicedShare:
 		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"

@@ -65,6 +65,8 @@ type Verdict struct {
 	Anomaly bool    // with this outlier the task has an anomaly
 	Sane    bool    // active and inside the signal's sane range: may train a spec
 	Limit   float64 // the threshold, if judged
+	// SelfMade: the wait of this outlier may be of the task's own making (Reading.selfMade).
+	SelfMade bool
 }
 
 // Counts reports whether the cost says how much the task suffers: it was judged, and its
@@ -226,6 +228,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	if cause == good {
 		return v
 	}
+	v.SelfMade = s.signal.Domain == sample.SharedCPU && r.selfMade(&t.accounts.usual)
 	if cause == byQuota {
 		t.heldBy = r.HeldBy
 	}

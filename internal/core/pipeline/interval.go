@@ -124,9 +124,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
 	}
-	if m.Served != nil {
-		iv.account(r, &m)
-	}
+	iv.account(r, &m)
 	if sig.Name.OfMachine() && normal != nil {
 		r.Pressure = 0 // the machine itself is measured: it exerts no pressure
 	}
@@ -143,7 +141,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// account turns what is known of the tasks that were served while a task waited into
+// account turns a task's wait, and what is known of the tasks that were served meanwhile, into
 // rates. For the CPUs' queues the wait is the cost. For the others it is the waiting time
 // without the time in which the task itself was served.
 func (iv *Interval) account(r *detect.Reading, m *Measurement) {
@@ -171,6 +169,9 @@ func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	case sample.SharedInterface:
 		r.Waited, r.Wanted, r.Demand = count(sample.WaitOther), count(sample.NetWait), count(sample.NetPackets)
 	default:
+		return
+	}
+	if m.Served == nil {
 		return
 	}
 	if iv.served == nil {
