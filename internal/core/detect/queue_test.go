@@ -14,8 +14,10 @@ import (
 func TestAttackAThousandAnomalies(t *testing.T) {
 	for name, flood := range map[string]func(n int) sample.Task{
 		"one job, helped": func(int) sample.Task { return sample.Task{Job: "flood", Class: sample.LatencySensitive} },
-		"many jobs":       func(n int) sample.Task { return sample.Task{Job: sample.JobName(fmt.Sprint("flood", n)), Class: sample.Batch} },
-		"no jobs":         func(int) sample.Task { return sample.Task{Class: sample.Batch} },
+		"many jobs": func(n int) sample.Task {
+			return sample.Task{Job: sample.JobName(fmt.Sprint("flood", n)), Class: sample.Batch}
+		},
+		"no jobs": func(int) sample.Task { return sample.Task{Class: sample.Batch} },
 	} {
 		params, err := detect.Paper(detect.EvidenceMethod)
 		if err != nil {
