@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/pipeline"
@@ -102,5 +103,49 @@ func TestAttackACanaryThatNamesAnother(t *testing.T) {
 	}
 	if inc, _ = p.Incident(p.Finding(now, finding(sample.CPT, liar, guilty), window)); len(inc.Rounds) != 1 {
 		t.Errorf("the canary names the same task, not done: %q", inc.NotDone)
+	}
+}
+
+// An antagonist reports a cost of its own that rises with its usage, as if it were slowed down itself and
+// did no more work. It is accused nevertheless.
+func TestAttackACostThatExcuses(t *testing.T) {
+	for _, own := range []sample.SignalName{sample.CPT, sample.CPS} {
+		for _, reported := range []float64{1, 60} {
+			f, accused := newFraming(t, detect.EvidenceMethod, 3, true), 0
+			for minute := range 60 {
+				at, works := sample.Millis(minute+1)*60_000, minute > 30 && minute%10 < 5
+				cost := func(mean float64) float64 { return mean * (1 + 0.02*f.r.NormFloat64()) }
+				usage, victim, excuse := 0.05, cost(1), cost(1)
+				if works {
+					usage, victim, excuse = 3, cost(2), cost(reported)
+				}
+				for _, name := range []sample.SignalName{sample.CPI, sample.CPT, sample.CPS} {
+					sig, _ := sample.LookupSignal(name)
+					web, encode := pipeline.Measurement{CPU: 1, Cost: math.NaN()}, pipeline.Measurement{CPU: usage, Cost: math.NaN()}
+					if name != sample.CPS {
+						web.Cost = victim
+					}
+					if name == own {
+						encode.Cost = excuse
+					}
+					iv := f.p.Begin(sig, at, 10*time.Second)
+					iv.Add(f.subject("/web", sample.LatencySensitive, name), web)
+					iv.Add(f.subject("/encode", sample.Batch, name), encode)
+					iv.Add(f.subject("/log", sample.Batch, name), pipeline.Measurement{CPU: 0.5 + 0.1*f.r.Float64(), Cost: math.NaN()})
+					iv.End(at)
+				}
+				f.p.Advance(at, at+60_000)
+				for r, more := f.p.Ready(); more; r, more = f.p.Ready() {
+					for i := range r.Findings {
+						if a := &r.Findings[i]; a.Antagonists > 0 && a.Suspects[0].Name == "/encode" {
+							accused++
+						}
+					}
+				}
+			}
+			if accused == 0 {
+				t.Errorf("%s, %g times as high: /encode is not accused", own, reported)
+			}
+		}
 	}
 }
