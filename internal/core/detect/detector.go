@@ -83,6 +83,7 @@ type Detector struct {
 	rejected map[sample.SignalName]uint64
 	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it can.
 	excluded []string
+	served   map[sample.TaskKey]bool // in the accounts of the analysis
 	// least is the lowest probability that is listed; leastLogOdds is made of it.
 	least, leastLogOdds float64
 	limits              bool // in the rows of the analysis some task was limited
@@ -101,7 +102,7 @@ type Detector struct {
 
 // New returns a Detector without any observations.
 func New(p Params) *Detector {
-	return &Detector{params: p, series: map[sample.SignalName]*series{}, queue: newAnomalies(), rejected: map[sample.SignalName]uint64{}}
+	return &Detector{params: p, series: map[sample.SignalName]*series{}, queue: newAnomalies(), served: map[sample.TaskKey]bool{}, rejected: map[sample.SignalName]uint64{}}
 }
 
 // Params returns the detector's parameters.
