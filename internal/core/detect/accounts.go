@@ -84,15 +84,27 @@ func (a *accounts) keep(at, end sample.Millis, r *Reading, c cause) {
 	}
 }
 
-// has reports whether a task was served in one of the newest accounts. It shared the queue then,
-// whatever was known of where it may run.
-func (a *accounts) has(k sample.TaskKey) bool {
+// raised reports whether a task's demand for the queue is so much above its usual one that this is the
+// reason for its wait.
+func (u *usual) raised(demand float64) bool {
+	return u.n > 0 && demand > ownDemandRatio*u.demand+ownDemandOffset
+}
+
+// selfMade reports whether a task may have made its wait for CPUs itself, so that the wait says nothing
+// of its neighbours: what it waited for itself is not apart, its threads asked to be served last, or it
+// has asked for far more than usual.
+func (r *Reading) selfMade(u *usual) bool {
+	return !r.SelfKnown || r.Niced > r.Waited*maxNicedShare || u.raised(r.Demand)
+}
+
+// everServed adds the tasks that were served in the newest accounts to a set. They shared the queue then,
+// whatever was known of where they may run.
+func (a *accounts) everServed(all map[sample.TaskKey]bool) {
 	for i := range a.newest {
-		if slices.ContainsFunc(a.newest[i].served, func(s Served) bool { return s.By == k }) {
-			return true
+		for j := range a.newest[i].served {
+			all[a.newest[i].served[j].By] = true
 		}
 	}
-	return false
 }
 
 func (u *usual) add(a *account) {
@@ -123,12 +135,44 @@ type accountTotals struct {
 	n                                         int
 	wanted, waited, niced, demand, attributed float64
 	usual                                     *usual
-	of                                        []Served // Fair is the mean, weighted by time
+	of                                        []Served               // Fair is the mean, weighted by time
+	at                                        map[sample.TaskKey]int // in of, if those are many
 	// pushed is the part of the wanted time in which tasks without increased usage were
 	// served more than usual. used is the usage of the tasks, by slot, and rises the total
 	// increase of those with increased usage.
 	pushed, rises float64
 	used          []use
+}
+
+// mostServed is the number of tasks that were served up to which a search is cheaper than a map.
+const mostServed = 32
+
+// find returns where a task is in of, −1 if it was not served.
+func (t *accountTotals) find(k sample.TaskKey) int {
+	if len(t.of) <= mostServed {
+		return slices.IndexFunc(t.of, func(p Served) bool { return p.By == k })
+	}
+	if len(t.at) == 0 {
+		if t.at == nil {
+			t.at = map[sample.TaskKey]int{}
+		}
+		for i := range t.of {
+			t.at[t.of[i].By] = i
+		}
+	}
+	if i, ok := t.at[k]; ok {
+		return i
+	}
+	return -1
+}
+
+// add adds a task that was not served yet.
+func (t *accountTotals) add(k sample.TaskKey) int {
+	t.of = append(t.of, Served{By: k})
+	if len(t.at) > 0 {
+		t.at[k] = len(t.of) - 1
+	}
+	return len(t.of) - 1
 }
 
 // use is a suspect's mean usage in the victim's bad intervals, and in its good ones over
@@ -148,7 +192,8 @@ func (u use) rise() float64 {
 func (d *Detector) account(s *series, victim int) *accountTotals {
 	a := &s.tasks[victim].accounts
 	t := &d.sums
-	*t = accountTotals{usual: &a.usual, of: t.of[:0], used: t.used[:0]}
+	clear(t.at)
+	*t = accountTotals{usual: &a.usual, of: t.of[:0], at: t.at, used: t.used[:0]}
 	for i := range a.newest {
 		x := &a.newest[i]
 		if !x.bad {
@@ -160,10 +205,9 @@ func (d *Detector) account(s *series, victim int) *accountTotals {
 			if o.By != Outside().Key { // outside the followed tasks it may be any task
 				t.attributed += o.Time
 			}
-			k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == o.By })
+			k := t.find(o.By)
 			if k < 0 {
-				t.of = append(t.of, Served{By: o.By})
-				k = len(t.of) - 1
+				k = t.add(o.By)
 			}
 			p := &t.of[k]
 			p.Time += o.Time
@@ -183,7 +227,7 @@ func (d *Detector) account(s *series, victim int) *accountTotals {
 		if k := &s.tasks[i]; i != victim && k.used && d.excluded[i] == "" {
 			u.bad, u.before = d.usedBefore(s, victim, i)
 			t.rises += u.rise()
-			j := slices.IndexFunc(t.of, func(p Served) bool { return p.By == k.task.Key })
+			j := t.find(k.task.Key)
 			bound := k.reach.Len() == 1 // to one CPU, from which nothing can push it
 			if j >= 0 && !bound && u.bad < increaseRatio*u.before && s.signal.Domain == sample.SharedCPU {
 				t.pushed += max(0, t.of[j].Time/t.wanted-t.usual.of[k.task.Key])
@@ -198,7 +242,7 @@ func (d *Detector) account(s *series, victim int) *accountTotals {
 // least usage that counts.
 func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grounds {
 	g := Grounds{Basis: ByAccounts, UsualShare: t.usual.of[by]}
-	if k := slices.IndexFunc(t.of, func(p Served) bool { return p.By == by }); k >= 0 {
+	if k := t.find(by); k >= 0 {
 		g.Share, g.FairShare = t.of[k].Time/t.wanted, t.of[k].Fair
 	}
 	excess := t.waited/t.wanted - t.usual.waits
@@ -222,7 +266,7 @@ func (t *accountTotals) grounds(slot int, by sample.TaskKey, least float64) Grou
 	switch demand := t.demand / float64(t.n); {
 	case use.bad < increaseRatio*use.before:
 		g.Level, g.Why = Possible, "it used no more than before: it may have been moved to where the victim waits"
-	case t.usual.n > 0 && demand > ownDemandRatio*t.usual.demand+ownDemandOffset:
+	case t.usual.raised(demand):
 		g.Level, g.Why = Possible, fmt.Sprintf("the victim's own demand is %.1f times as much as usual", demand/max(t.usual.demand, 1e-3))
 	case t.niced > t.waited*maxNicedShare:
 		g.Level, g.Why = Possible, "the victim's threads have low priority (niced or SCHED_IDLE)"

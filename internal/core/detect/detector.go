@@ -1,7 +1,6 @@
 package detect
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -65,6 +64,8 @@ type Verdict struct {
 	Anomaly bool    // with this outlier the task has an anomaly
 	Sane    bool    // active and inside the signal's sane range: may train a spec
 	Limit   float64 // the threshold, if judged
+	// SelfMade: the wait of this outlier may be of the task's own making (Reading.selfMade).
+	SelfMade bool
 }
 
 // Counts reports whether the cost says how much the task suffers: it was judged, and its
@@ -76,12 +77,13 @@ type Detector struct {
 	params   Params
 	series   map[sample.SignalName]*series
 	work     *series // the signal of the tasks' own work, nil if there is none
-	queue    []anomaly
+	queue    anomalies
 	analysed sample.Millis
 	began    bool
 	rejected map[sample.SignalName]uint64
 	// excluded is, for each slot, why its task cannot hurt the victim of the analysis; "" if it can.
 	excluded []string
+	served   map[sample.TaskKey]bool // in the accounts of the analysis
 	// least is the lowest probability that is listed; leastLogOdds is made of it.
 	least, leastLogOdds float64
 	limits              bool // in the rows of the analysis some task was limited
@@ -98,17 +100,9 @@ type Detector struct {
 	verdicts    []Verdict
 }
 
-type anomaly struct {
-	signal *series
-	victim sample.TaskKey
-	kind   Kind
-	at     sample.Millis
-	review bool // not an anomaly but a review after a trial's end
-}
-
 // New returns a Detector without any observations.
 func New(p Params) *Detector {
-	return &Detector{params: p, series: map[sample.SignalName]*series{}, rejected: map[sample.SignalName]uint64{}}
+	return &Detector{params: p, series: map[sample.SignalName]*series{}, queue: newAnomalies(), served: map[sample.TaskKey]bool{}, rejected: map[sample.SignalName]uint64{}}
 }
 
 // Params returns the detector's parameters.
@@ -139,7 +133,6 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	if row == nil {
 		return d.verdicts
 	}
-	queued := len(d.queue)
 	for i, next := 0, 0; i < len(readings); i++ {
 		slot := s.slot(readings[i].Task, next)
 		next = slot + 1
@@ -154,11 +147,7 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	if d.params.Switches.Evidence {
 		d.review(s)
 	}
-	// The queue is first in, first out over intervals. Within one interval the result must
-	// not depend on the order of the readings.
-	slices.SortFunc(d.queue[queued:], func(a, b anomaly) int {
-		return cmp.Or(a.victim.Compare(b.victim), cmp.Compare(a.kind, b.kind))
-	})
+	d.queue.settle()
 	return d.verdicts
 }
 
@@ -226,6 +215,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	if cause == good {
 		return v
 	}
+	v.SelfMade = s.signal.Domain == sample.SharedCPU && r.selfMade(&t.accounts.usual)
 	if cause == byQuota {
 		t.heldBy = r.HeldBy
 	}
@@ -240,7 +230,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	}
 	if n >= d.params.Outliers {
 		v.Anomaly = cause == byNeighbour
-		d.enqueue(anomaly{s, r.Task.Key, kindOf[cause], at, false})
+		d.queue.add(anomaly{signal: s, victim: r.Task.Key, kind: kindOf[cause], at: at}, r.Task)
 	}
 	return v
 }
@@ -262,7 +252,7 @@ func (d *Detector) review(s *series) {
 		since, over := s.sinceTrial(suspect, t.trialRequested, d.params.OutlierWindow)
 		c := row.cause[i]
 		if over && since < d.params.OutlierWindow && (c == byNeighbour || c == good && since == 0) {
-			d.enqueue(anomaly{s, t.task.Key, Neighbour, row.at, true})
+			d.queue.add(anomaly{signal: s, victim: t.task.Key, kind: Neighbour, at: row.at, review: true}, &t.task)
 		}
 	}
 }
@@ -327,26 +317,15 @@ func stealExplains(sig *sample.Signal, r *Reading) bool {
 	return r.Stolen/(1-r.Stolen) >= excess/2
 }
 
-func (d *Detector) enqueue(a anomaly) {
-	for i := range d.queue {
-		if q := &d.queue[i]; q.signal == a.signal && q.victim == a.victim && q.kind == a.kind {
-			q.at, q.review = a.at, q.review && a.review
-			return
-		}
-	}
-	d.queue = append(d.queue, a)
-}
-
-// Next analyses one queued anomaly, if there is one and the last analysis is at least Params.Pace ago
+// Next analyses one queued anomaly (anomalies), if there is one and the last analysis is at least Params.Pace ago
 // (CPI², section 4.2: at most one a second, so that the analysis does not disturb the machine). Call it
 // until it returns false. The Finding's slices are valid until the next call.
 func (d *Detector) Next(now sample.Millis) (Finding, bool) {
-	for len(d.queue) > 0 {
+	for d.Waiting() {
 		if d.began && now.Sub(d.analysed) < d.params.Pace {
 			return Finding{}, false
 		}
-		a := d.queue[0]
-		d.queue = slices.Delete(d.queue, 0, 1)
+		a := d.queue.next()
 		slot, ok := a.signal.index[a.victim]
 		if !ok || slot >= a.signal.columns {
 			continue // forgotten in the meantime
@@ -365,11 +344,11 @@ func (d *Detector) Next(now sample.Millis) (Finding, bool) {
 }
 
 // Waiting reports whether anomalies are queued for Next.
-func (d *Detector) Waiting() bool { return len(d.queue) > 0 }
+func (d *Detector) Waiting() bool { return len(d.queue.all) > 0 }
 
 // Ended drops the anomalies of a task that has ended. It is a suspect until Forget.
 func (d *Detector) Ended(k sample.TaskKey) {
-	d.queue = slices.DeleteFunc(d.queue, func(a anomaly) bool { return a.victim == k })
+	d.queue.ended(k)
 }
 
 // Forget removes a task that has ended, as victim and as suspect.

@@ -401,6 +401,8 @@ func (d *Detector) limitFailed(s *series, victim, suspect int) bool {
 func (d *Detector) exclude(s *series, victim int) {
 	d.limits = slices.ContainsFunc(s.rows, (*row).anyLimited)
 	d.excluded = d.excluded[:0]
+	clear(d.served)
+	s.tasks[victim].accounts.everServed(d.served)
 	for i := range s.tasks {
 		d.excluded = append(d.excluded, d.exclusion(s, victim, i))
 	}
@@ -414,7 +416,7 @@ func (d *Detector) exclusion(s *series, victim, suspect int) string {
 		return "contains the victim"
 	case v.task.Contains(&t.task):
 		return "is part of the victim"
-	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach) && !v.accounts.has(t.task.Key):
+	case d.params.Switches.Reach && v.reach != nil && t.reach != nil && !t.reach.Intersects(v.reach) && !d.served[t.task.Key]:
 		return "shares no " + string(s.signal.Domain) + " with the victim"
 	}
 	return ""

@@ -307,7 +307,11 @@ func (t *regression) load(d *Detector, s *series, victim int) bool {
 			// A suspect that is a victim too uses more CPU for the same work: its work
 			// counts, not its usage.
 			if s.signal.PerWork && row.causeOf(i).judged() && usual > 0 {
-				u /= max(1, float64(row.cost[i])/usual)
+				of := max(1, float64(row.cost[i])/usual)
+				if s.signal.SelfReported {
+					of = min(of, maxReportedRatio)
+				}
+				u /= of
 			}
 			t.column = append(t.column, u)
 			if t.bad[r] {

@@ -18,8 +18,7 @@ func crowd(t testing.TB, n int) (*Detector, *twin, anomaly) {
 		d.Observe(w.sig, at, crowded(n, at))
 		w.observe(at, crowded(n, at))
 	}
-	a := d.queue[0]
-	d.queue = d.queue[:0]
+	a := d.queue.next()
 	return d, w, a
 }
 

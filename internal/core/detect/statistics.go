@@ -74,6 +74,9 @@ const (
 	// programs of one task, such as a stressor's, some hurt and some do not. On the recordings
 	// of design 0009 1.5 and 1.75 put the right one first, 2.5 separates none.
 	otherWorkRatio = 1.75
+	// Ratio: most of a suspect's own costs, if it reports them itself, that reduces its work. A
+	// pointer chase that loses the whole cache costs 8 to 13 times as much (measured).
+	maxReportedRatio = 8
 	// Score for a unit of ln Share and of Step: small weights next to Fisher's z (design
 	// 0009). Not stated.
 	scoreOfShare = 0.1

@@ -16,6 +16,7 @@ type statisticsBuffers struct {
 	recent     []int      // indices of the bad rows since the victim's last good period, newest first
 	all, apart victimSums // over all intervals; over those in which a suspect did the same work as now
 	x, own     []float64  // a suspect's work, and its own cost; own is empty if that was not counted
+	reported   bool       // own is what the suspect reports about itself
 	part       []float64  // weight, 0 where the suspect did other work than now
 	whole      int        // index where the blocks end and the rows begin
 	sums       []float64

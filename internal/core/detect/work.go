@@ -106,6 +106,7 @@ func (t *statisticsBuffers) gatherOwn(s *series, slot int) (counted bool) {
 		t.own = append(t.own, c)
 	}
 	other, column := t.costsOf(s, slot)
+	t.reported = s.signal.SelfReported || other != nil && other.signal.SelfReported
 	if other == nil && !counted {
 		t.own = t.own[:0]
 		return false
@@ -152,13 +153,28 @@ func (t *statisticsBuffers) divideByOwn() (apart bool) {
 			}
 		}
 	}
-	usual := sum / n
+	usual, most := sum/n, t.mostReported()
 	for i, c := range t.own {
 		if c > 0 {
-			t.x[i] *= usual / c
+			t.x[i] *= usual / min(c, most)
 		}
 	}
 	return apart
+}
+
+// mostReported is the highest own cost of a suspect that reduces its work: of what it reports itself
+// maxReportedRatio times its mean in the victim's good intervals. It could explain any usage otherwise.
+func (t *statisticsBuffers) mostReported() float64 {
+	var good, n float64
+	for i, c := range t.own {
+		if c > 0 && t.good[i] {
+			good, n = good+t.weight[i]*c, n+t.weight[i]
+		}
+	}
+	if !t.reported || n == 0 {
+		return math.Inf(1)
+	}
+	return maxReportedRatio * good / n
 }
 
 // findOthers finds the other series per unit of work.

@@ -111,14 +111,15 @@ func (c *chart) track(t sample.Task, window func(sample.TaskKey) []detect.Point)
 // extend adds an interval to the charts of its signal's open incidents. The chart of a
 // closed incident that was not yet given to the host is complete.
 func (c charts) extend(iv *Interval, verdicts []detect.Verdict) {
+	index := plan.NewIndex(iv.readings)
 	for id, one := range c {
 		if one.signal == iv.signal.Name && iv.pipeline.IsOpen(id) {
-			one.extend(iv, verdicts)
+			one.extend(iv, index, verdicts)
 		}
 	}
 }
 
-func (c *chart) extend(iv *Interval, verdicts []detect.Verdict) {
+func (c *chart) extend(iv *Interval, index *plan.Index, verdicts []detect.Verdict) {
 	if n := len(c.Times); n > 0 && c.Times[n-1] >= iv.at {
 		return
 	}
@@ -127,13 +128,13 @@ func (c *chart) extend(iv *Interval, verdicts []detect.Verdict) {
 		drop = 1
 	}
 	cost := math.NaN()
-	if i := plan.IndexOf(iv.readings, c.victim); i >= 0 && verdicts[i].Judged {
+	if i := index.Of(c.victim); i >= 0 && verdicts[i].Judged {
 		cost = iv.readings[i].Cost
 	}
 	c.Times, c.VictimCost = append(c.Times[drop:], iv.at), append(c.VictimCost[drop:], stat.Float(cost))
 	for n, k := range c.tasks {
 		pressure := math.NaN()
-		if i := plan.IndexOf(iv.readings, k); i >= 0 {
+		if i := index.Of(k); i >= 0 {
 			pressure = iv.readings[i].Pressure
 		}
 		c.Usage[n].Usage = append(c.Usage[n].Usage[drop:], stat.Float(pressure))

@@ -47,6 +47,34 @@ type evasion struct {
 	named           bool
 }
 
+// maxDeparted bounds how many jobs' bets on tasks that ended are kept: those with the most money.
+const maxDeparted = 256
+
+// depart keeps the money of a task that ended for the next task of its job, which goes on with the bet: a
+// task could restart before it is named otherwise. Each bet is still on one task at a time, and which one
+// goes on was known before, so that it wins nothing in the long run either.
+func (p *Pipeline) depart(k sample.TaskKey) {
+	e := p.evasions[k]
+	if e == nil {
+		return
+	}
+	delete(p.evasions, k)
+	job := cmp.Or(e.task.Job, sample.JobName(e.task.Name))
+	if old := p.departed[job]; old != nil && old.money >= e.money {
+		return
+	}
+	p.departed[job] = e
+	if len(p.departed) > maxDeparted {
+		least := job
+		for j, x := range p.departed {
+			if cmp.Or(cmp.Compare(x.money, p.departed[least].money), cmp.Compare(j, least)) < 0 {
+				least = j
+			}
+		}
+		delete(p.departed, least)
+	}
+}
+
 // Compare gives the usages of a task in a window and in another stretch of time of the same
 // length, both at random moments of the same period. It reports whether the task has become
 // an evader with them.
@@ -57,10 +85,16 @@ func (p *Pipeline) Compare(task *sample.Task, inside, outside float64) bool {
 	e := p.evasions[task.Key]
 	won := (outside - inside) / max(outside, inside, leastEvasion)
 	if e == nil {
-		if won <= 0 {
+		// Also if it loses: else only what the tasks of a job win would count.
+		job := cmp.Or(task.Job, sample.JobName(task.Name))
+		if e = p.departed[job]; e != nil {
+			delete(p.departed, job)
+			e.named = false // another task was
+		} else if won > 0 {
+			e = &evasion{}
+		} else {
 			return false
 		}
-		e = &evasion{}
 		p.evasions[task.Key] = e
 	}
 	e.task = *task

@@ -1,6 +1,7 @@
 package pipeline_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -58,5 +59,37 @@ func TestEvaders(t *testing.T) {
 		}
 		p.Compare(&task, 0, 4)
 		p.Forget(task.Key)
+	}
+}
+
+// An evader that restarts before it is named, as another cgroup of the same job, goes on with the bet; an
+// innocent job whose tasks live for a few minutes is not named.
+func TestAttackAnEvaderThatRestarts(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	named := func(periods, life int, use func() (inside, outside float64)) int {
+		p := pipeline.New(byRule(t, detect.Quell))
+		for n := range periods {
+			task := sample.Task{Key: sample.TaskKey{Inode: uint64(n/life + 1)}, Name: sample.TaskName(fmt.Sprint("/pod/", n/life)), Job: "miner"}
+			if in, out := use(); p.Compare(&task, in, out) {
+				return n
+			}
+			if n%life == life-1 {
+				p.Forget(task.Key)
+			}
+		}
+		return -1
+	}
+	for _, life := range []int{1, 3, 20} {
+		if n := named(200, life, func() (float64, float64) { return 0.1 * r.Float64(), 4 }); n < 0 || n > 60 {
+			t.Errorf("tasks of %d minutes: named after %d", life, n)
+		}
+		for name, use := range map[string]func() (float64, float64){
+			"noisy":  func() (float64, float64) { return r.ExpFloat64(), r.ExpFloat64() },
+			"bursts": func() (float64, float64) { return 50 * math.Floor(r.Float64()+0.02), 50 * math.Floor(r.Float64()+0.02) },
+		} {
+			if n := named(91*24*60, life, use); n >= 0 {
+				t.Errorf("%s, tasks of %d minutes: an innocent is named after %d", name, life, n)
+			}
+		}
 	}
 }

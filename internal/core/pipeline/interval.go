@@ -100,6 +100,7 @@ func (iv *Interval) Reading(i int) *detect.Reading { return &iv.readings[i] }
 // Add adds the measurement of a task.
 func (iv *Interval) Add(s *Subject, m Measurement) {
 	var normal *spec.Spec
+	m.CPU = amount(m.CPU)
 	if !math.IsNaN(m.Cost) {
 		iv.pipeline.spec(s, iv.at)
 		normal = &s.Spec
@@ -112,7 +113,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 		r.Rate, r.Pressure = sig.Rate(x, iv.length), sig.PressureOf(m.CPU, x, iv.length)
 		if self, ok := x.Get(sample.WaitSelf); ok {
 			// Less CPU time than a millisecond counts as one, as in the cost.
-			r.SelfKnown, r.Self = true, self/max(m.CPU*iv.length.Seconds(), 1e-3)
+			r.SelfKnown, r.Self = true, amount(self)/max(m.CPU*iv.length.Seconds(), 1e-3)
 		}
 		if _, ok := x.Get(sample.WaitThrottled); ok {
 			r.OwnApart = true
@@ -124,9 +125,7 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	} else if sig.Load.PerOp > 0 {
 		r.Pressure = 0
 	}
-	if m.Served != nil {
-		iv.account(r, &m)
-	}
+	iv.account(r, &m)
 	if sig.Name.OfMachine() && normal != nil {
 		r.Pressure = 0 // the machine itself is measured: it exerts no pressure
 	}
@@ -143,7 +142,19 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// account turns what is known of the tasks that were served while a task waited into
+// mostAmount is more than any usage or number of operations, and so little that sums of squares are finite.
+const mostAmount = 1e30
+
+// amount returns a number that was counted; 0 for what no count gives, as in a damaged recording: one would
+// be in all sums from then on, and an incident with it could not be written.
+func amount(x float64) float64 {
+	if x >= 0 && x <= mostAmount {
+		return x
+	}
+	return 0
+}
+
+// account turns a task's wait, and what is known of the tasks that were served meanwhile, into
 // rates. For the CPUs' queues the wait is the cost. For the others it is the waiting time
 // without the time in which the task itself was served.
 func (iv *Interval) account(r *detect.Reading, m *Measurement) {
@@ -156,7 +167,7 @@ func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 			return 0
 		}
 		n, _ := m.Extras.Get(e)
-		return n / length
+		return amount(n) / length
 	}
 	switch iv.signal.Domain {
 	case sample.SharedCPU:
@@ -173,12 +184,15 @@ func (iv *Interval) account(r *detect.Reading, m *Measurement) {
 	default:
 		return
 	}
+	if m.Served == nil {
+		return
+	}
 	if iv.served == nil {
 		iv.served = make([]detect.Served, 0, len(m.Served)) // nil would mean: not counted
 	}
 	from := len(iv.served)
 	for _, s := range m.Served {
-		s.Time /= length
+		s.Time, s.Fair = amount(s.Time)/length, amount(s.Fair)
 		iv.served = append(iv.served, s)
 	}
 	r.Served = iv.served[from:len(iv.served):len(iv.served)]

@@ -24,10 +24,13 @@ type framing struct {
 	r        *rand.Rand
 	minute   int
 	subjects map[string]*pipeline.Subject
+	// measured changes what is measured of /liar in a signal, nil for nothing; works: its neighbour does.
+	measured func(sig sample.SignalName, works bool, m *pipeline.Measurement)
 	// Of the run so far:
 	accused, capped int
 	last            string // why nothing was done
 	reason          string
+	notDone         map[sample.SignalName]string // of /liar's incidents
 }
 
 func newFraming(t *testing.T, rule detect.Method, seed uint64, trials bool) *framing {
@@ -36,7 +39,7 @@ func newFraming(t *testing.T, rule detect.Method, seed uint64, trials bool) *fra
 	if trials {
 		c.Policy.Trial = 3 * time.Minute
 	}
-	return &framing{t: t, p: pipeline.New(c), r: rand.New(rand.NewPCG(seed, 17)), subjects: map[string]*pipeline.Subject{}}
+	return &framing{t: t, p: pipeline.New(c), r: rand.New(rand.NewPCG(seed, 17)), subjects: map[string]*pipeline.Subject{}, notDone: map[sample.SignalName]string{}}
 }
 
 func (f *framing) subject(name string, class sample.Class, sig sample.SignalName) *pipeline.Subject {
@@ -89,6 +92,9 @@ func (f *framing) play(minutes int, reported sample.SignalName, really map[sampl
 				iv.Add(stand, m)
 				m.Cost = math.NaN()
 			}
+			if f.measured != nil {
+				f.measured(sig.Name, works, &m)
+			}
 			iv.Add(f.subject("/liar", sample.LatencySensitive, sig.Name), m)
 			for _, name := range []string{"/encode", "/log", "/cron"} {
 				iv.Add(f.subject(name, sample.Batch, sig.Name), pipeline.Measurement{CPU: usage[name], Cost: math.NaN()})
@@ -127,7 +133,7 @@ func (f *framing) ready(at sample.Millis) {
 		}
 		for i := range r.Incidents {
 			if inc := &r.Incidents[i]; inc.Victim.Name == "/liar" && inc.Kind != detect.Indeterminate {
-				f.last, f.reason = inc.NotDone, inc.Now().Reason
+				f.last, f.reason, f.notDone[inc.Signal] = inc.NotDone, inc.Now().Reason, inc.NotDone
 			}
 		}
 	}

@@ -43,6 +43,7 @@ type Pipeline struct {
 	findings  []Finding
 	charts    charts
 	evasions  map[sample.TaskKey]*evasion
+	departed  map[sample.JobName]*evasion // of tasks that ended
 }
 
 // New returns a Pipeline that has seen nothing.
@@ -53,7 +54,7 @@ func New(c Config) *Pipeline {
 	c.Detect.Groups = c.Policy.Groups
 	c.LearnIncidents = c.LearnIncidents || !c.Detect.Switches.Withhold
 	p := &Pipeline{config: c, Detector: detect.New(c.Detect), Planner: plan.New(c.Machine, c.Detect.Method, c.Policy),
-		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}}
+		intervals: map[sample.SignalName]*Interval{}, evasions: map[sample.TaskKey]*evasion{}, departed: map[sample.JobName]*evasion{}}
 	if c.Charts {
 		p.charts = charts{}
 	}
@@ -166,7 +167,7 @@ func (p *Pipeline) Gone(now sample.Millis, task sample.TaskKey) {
 // Forget drops what is known of a task; its samples stay in its job's spec.
 func (p *Pipeline) Forget(task sample.TaskKey) {
 	p.Detector.Forget(task)
-	delete(p.evasions, task)
+	p.depart(task)
 	if p.config.History != nil {
 		p.config.History.Forget(task)
 	}

@@ -120,7 +120,7 @@ func (p *Planner) adjustFeedback(now sample.Millis, inc *incident, cost float64,
 			return
 		}
 	}
-	if !felt {
+	if !felt || math.IsInf(used, 0) {
 		return // the victim's cost says nothing about this rate
 	}
 	why := p.adjust(inc, r, point{used, cost})
@@ -149,7 +149,7 @@ func (p *Planner) adjust(inc *incident, r *round, at point) (why string) {
 		rate = min(rate, r.Rate)
 	}
 	rate = max(floor, min(maxStepRatio*r.Rate, max(minStepRatio*r.Rate, rate)))
-	if math.Abs(rate-r.Rate) < minRateChange*r.Rate {
+	if !(math.Abs(rate-r.Rate) >= minRateChange*r.Rate) { // also if it is NaN
 		return ""
 	}
 	p.feedbackRates.keep(inc.Victim.Key, r.Suspect.Key, rate)

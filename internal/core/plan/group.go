@@ -271,7 +271,7 @@ func (inc *incident) trials(together bool) (n int) {
 // capTogether caps tasks of a group in one round, all but left, which is nil if that is all. It
 // reports whether they may be capped.
 func (p *Planner) capTogether(now sample.Millis, inc *incident, f *detect.Finding, set []*member, left *member, trial bool, window func(sample.TaskKey) []detect.Point) bool {
-	if p.inForce()+len(set) > p.policy.MaxCaps {
+	if p.room(inc) < len(set) {
 		return false
 	}
 	lasts := p.policy.For

@@ -82,6 +82,7 @@ type incident struct {
 	// best is the strongest analysis, latest the latest; they may be the same.
 	best, latest *Analysis
 	named        []*named
+	change       int                       // number of its latest change that is to be recorded, 0 for none
 	freed        map[sample.TaskKey]string // not to be capped again, with why (Planner.free)
 	// conclusive is the Kind of the latest conclusive analysis.
 	conclusive detect.Kind

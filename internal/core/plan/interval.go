@@ -19,10 +19,11 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	if !sig.OfMachine() { // else the usage of the whole machine is among them
 		p.busy = float64(micros) / 1e6
 	}
+	index := NewIndex(readings)
 	limited := p.noteLimits(sig, at, readings)
 	for _, c := range p.Caps() {
 		for _, k := range [...]sample.TaskKey{c.Task.Key, c.Victim} {
-			if i := IndexOf(readings, k); i >= 0 {
+			if i := index.Of(k); i >= 0 {
 				p.Review(now, *readings[i].Task)
 			}
 		}
@@ -34,7 +35,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		return
 	}
 	usage := func(k sample.TaskKey) float64 {
-		if i := IndexOf(readings, k); i >= 0 {
+		if i := index.Of(k); i >= 0 {
 			return readings[i].Pressure
 		}
 		return math.NaN()
@@ -43,7 +44,7 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 		if inc.Signal != sig {
 			continue
 		}
-		if i := IndexOf(readings, inc.Victim.Key); i >= 0 && verdicts[i].Counts() {
+		if i := index.Of(inc.Victim.Key); i >= 0 && verdicts[i].Counts() {
 			cost := readings[i].Cost
 			if verdicts[i].Outlier {
 				inc.lastDisturbance = max(inc.lastDisturbance, at)
@@ -57,11 +58,36 @@ func (p *Planner) Interval(now sample.Millis, sig sample.SignalName, at sample.M
 	}
 }
 
-// IndexOf returns the index of a task's reading, −1 if there is none. An incident and its
-// chart need few tasks: a linear search is cheaper than an index.
-func IndexOf(readings []detect.Reading, k sample.TaskKey) int {
-	for i := range readings {
-		if readings[i].Task.Key == k {
+// Index finds readings by their tasks. An incident and its chart need few: a linear search is cheaper than
+// a map until many are asked for.
+type Index struct {
+	readings []detect.Reading
+	asked    int
+	of       map[sample.TaskKey]int
+}
+
+// mostSearched is the number of searches after which a map is made.
+const mostSearched = 32
+
+// NewIndex returns an index of readings.
+func NewIndex(readings []detect.Reading) *Index { return &Index{readings: readings} }
+
+// Of returns the index of a task's reading, −1 if there is none.
+func (x *Index) Of(k sample.TaskKey) int {
+	if x.asked++; x.asked > mostSearched {
+		if x.of == nil {
+			x.of = make(map[sample.TaskKey]int, len(x.readings))
+			for i := len(x.readings) - 1; i >= 0; i-- { // the first one counts
+				x.of[x.readings[i].Task.Key] = i
+			}
+		}
+		if i, ok := x.of[k]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range x.readings {
+		if x.readings[i].Task.Key == k {
 			return i
 		}
 	}

@@ -66,3 +66,25 @@ func (p Policy) limited(s sample.SignalName, t sample.Task) (a Action, ok bool) 
 	}
 	return a, false
 }
+
+// room is how many more caps there may be for an incident. Of what the victims of other jobs leave of
+// Policy.MaxCaps those of one job get half, so that tasks that hurt each other do not keep all others from
+// being helped.
+func (p *Planner) room(inc *incident) int {
+	own, job := 0, offenderOf(inc.Victim)
+	for _, c := range p.caps {
+		if c.incident != nil && offenderOf(c.incident.Victim) == job {
+			own++
+		}
+	}
+	left := p.policy.MaxCaps - (len(p.caps) - own)
+	return min((left+1)/2, left) - own
+}
+
+// noRoom says that there may be no more caps for an incident.
+func (p *Planner) noRoom(inc *incident) string {
+	if n := len(p.caps); n >= p.policy.MaxCaps {
+		return fmt.Sprintf("the limit of caps is reached (%d)", n)
+	}
+	return fmt.Sprintf("%s has its half of the caps that others leave", offenderOf(inc.Victim))
+}

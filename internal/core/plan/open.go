@@ -30,14 +30,7 @@ func (p *Planner) Incident(id string) (Incident, bool) {
 // IsOpen reports whether the incident with an ID is open.
 func (p *Planner) IsOpen(id string) bool { return p.find(id) != nil }
 
-func (p *Planner) find(id string) *incident {
-	for _, inc := range p.open {
-		if inc.ID == id {
-			return inc
-		}
-	}
-	return nil
-}
+func (p *Planner) find(id string) *incident { return p.ids[id] }
 
 // OpenCount is the number of open incidents.
 func (p *Planner) OpenCount() int { return len(p.open) }
@@ -54,8 +47,11 @@ func (p *Planner) inOrder() []*incident {
 
 func (p *Planner) close(now sample.Millis, inc *incident) {
 	delete(p.open, inc.key)
-	if p.victims[inc.Victim.Key]--; p.victims[inc.Victim.Key] == 0 {
-		delete(p.victims, inc.Victim.Key)
+	delete(p.ids, inc.ID)
+	k := inc.Victim.Key
+	p.victims[k] = slices.DeleteFunc(p.victims[k], func(x *incident) bool { return x == inc })
+	if len(p.victims[k]) == 0 {
+		delete(p.victims, k)
 	}
 	p.changed(inc, now)
 	inc.Closed = now
@@ -70,7 +66,7 @@ func (p *Planner) InIncident(sig sample.SignalName, k sample.TaskKey) bool {
 // Suffers reports whether the task is the victim of an open incident of the signal that was opened for
 // a finding of this kind.
 func (p *Planner) Suffers(sig sample.SignalName, k sample.TaskKey, kind detect.Kind) bool {
-	return p.victims[k] > 0 && p.open[keyOf(sig, k, kind)] != nil
+	return len(p.victims[k]) > 0 && p.open[keyOf(sig, k, kind)] != nil
 }
 
 // unnamedSettle is how long an incident may last that found no good interval when it began, and has named no task,
@@ -97,7 +93,7 @@ func (p *Planner) Follows(sig sample.SignalName, k sample.TaskKey) bool {
 // neighbours is the victim's open incident that a neighbour may have caused. It is called
 // for each sample, of tasks that are usually not victims.
 func (p *Planner) neighbours(sig sample.SignalName, k sample.TaskKey) *incident {
-	if p.victims[k] == 0 {
+	if len(p.victims[k]) == 0 {
 		return nil
 	}
 	return p.open[keyOf(sig, k, detect.Neighbour)]

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quell-dev/quell/internal/core/sample"
@@ -21,10 +22,11 @@ func (p *Planner) changed(inc *incident, now sample.Millis) {
 		return
 	}
 	inc.Updated = now
-	if n := len(p.dirty); n > 0 && p.dirty[n-1] == inc {
-		return
+	p.changes++
+	if inc.change == 0 {
+		p.dirty = append(p.dirty, inc)
 	}
-	p.dirty = append(slices.DeleteFunc(p.dirty, func(x *incident) bool { return x == inc }), inc)
+	inc.change = p.changes
 }
 
 // Pending reports whether Take has something to return.
@@ -40,7 +42,9 @@ func (p *Planner) Take() Output {
 		return out
 	}
 	out := Output{Offenders: p.offended}
+	slices.SortFunc(p.dirty, func(a, b *incident) int { return cmp.Compare(a.change, b.change) })
 	for _, inc := range p.dirty {
+		inc.change = 0
 		out.Incidents = append(out.Incidents, inc.value())
 	}
 	clear(p.dirty)

@@ -72,8 +72,10 @@ type Planner struct {
 	rule          detect.Method
 	policy        Policy
 	open          map[incidentKey]*incident
-	ordered       []*incident            // of inOrder
-	victims       map[sample.TaskKey]int // of open incidents, with their number
+	ordered       []*incident                    // of inOrder
+	victims       map[sample.TaskKey][]*incident // of open incidents: theirs, oldest first
+	ids           map[string]*incident           // the open incidents
+	freed         map[sample.TaskKey]bool        // those of incidents
 	caps          map[string]*CapState
 	seq           int
 	busy          float64 // CPU-s/s of all tasks in the newest interval
@@ -91,13 +93,14 @@ type Planner struct {
 	// what Take returns next
 	actions  []Action
 	dirty    []*incident
+	changes  int // of incidents, ever
 	offended bool
 }
 
 // New returns a Planner with nothing open.
 func New(machine string, rule detect.Method, p Policy) *Planner {
 	return &Planner{machine: machine, rule: rule, policy: p,
-		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey]int{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{}, groups: map[incidentKey]*group{},
+		open: map[incidentKey]*incident{}, victims: map[sample.TaskKey][]*incident{}, ids: map[string]*incident{}, freed: map[sample.TaskKey]bool{}, caps: map[string]*CapState{}, feedbackRates: feedbackRates{}, offenders: map[sample.JobName]*Offender{}, groups: map[incidentKey]*group{},
 		testimony: map[sample.TaskKey][]testimony{}, reporters: map[sample.JobName]*Reporter{}, limits: map[sample.SignalName][]limits{}}
 }
 
@@ -120,7 +123,8 @@ func (p *Planner) Finding(now sample.Millis, f detect.Finding, window func(sampl
 			Variant: f.Spec.Variant, Began: f.First, Opened: now, Mode: p.policy.Mode, Busy: p.busy,
 			Outcome: NotActed}, key: k, conclusive: f.Kind, allBad: f.AllBad, freed: map[sample.TaskKey]string{}}
 		p.open[k] = inc
-		p.victims[f.Victim.Key]++
+		p.ids[inc.ID] = inc
+		p.victims[f.Victim.Key] = append(p.victims[f.Victim.Key], inc)
 	}
 	inc.lastDisturbance = max(inc.lastDisturbance, f.At)
 	inc.Victim, inc.first = f.Victim, f.First
@@ -194,7 +198,7 @@ func (inc *incident) ruledOut(k sample.TaskKey) string {
 func (p *Planner) free(c *CapState, why string) {
 	for _, inc := range p.open {
 		if inc == c.incident || c.By == auto {
-			inc.freed[c.Task.Key] = why
+			inc.freed[c.Task.Key], p.freed[c.Task.Key] = why, true
 		}
 	}
 }
@@ -274,8 +278,8 @@ func (p *Planner) capSuspect(now sample.Millis, inc *incident, f detect.Finding,
 	case p.policy.Mode == Advise:
 		inc.advise(what)
 		return
-	case p.inForce() >= p.policy.MaxCaps:
-		inc.NotDone = fmt.Sprintf("the limit of caps is reached (%d); would %s", p.inForce(), what)
+	case p.room(inc) < 1:
+		inc.NotDone = fmt.Sprintf("%s; would %s", p.noRoom(inc), what)
 		return
 	}
 	inc.Advice = what + inc.recurrenceAdvice(suspect.Task)
@@ -332,8 +336,8 @@ func (p *Planner) startTrial(now sample.Millis, inc *incident, f detect.Finding,
 		}
 	case p.Capped(s.Key):
 		inc.NotDone = "not tried: it is capped already"
-	case p.inForce() >= p.policy.MaxCaps:
-		inc.NotDone = "not tried: the limit of caps is reached"
+	case p.room(inc) < 1:
+		inc.NotDone = "not tried: " + p.noRoom(inc)
 	default:
 		inc.Advice = what
 		a.Until, a.By, a.Why = now.Add(lasts), auto, "trial: "+inc.latest.Reason
@@ -412,6 +416,7 @@ func (p *Planner) startTogether(now sample.Millis, inc *incident, all []Action, 
 		}
 		p.before(inc, r, window)
 		inc.rounds = append(inc.rounds, r)
+		inc.forgetRounds()
 		inc.Outcome = ""
 		p.changed(inc, now)
 	}
@@ -430,8 +435,6 @@ func (p *Planner) capOf(k sample.TaskKey) *CapState {
 	}
 	return nil
 }
-
-func (p *Planner) inForce() int { return len(p.caps) }
 
 // Capped reports whether a cap on the task is in force or requested.
 func (p *Planner) Capped(k sample.TaskKey) bool { return p.capOf(k) != nil }
@@ -581,10 +584,13 @@ func (p *Planner) Gone(now sample.Millis, k sample.TaskKey) {
 	if c := p.capOf(k); c != nil {
 		p.lift(now, c.ID, "the task ended", SuspectExited)
 	}
-	for _, inc := range p.inOrder() {
-		if inc.Victim.Key != k {
-			continue
+	if p.freed[k] {
+		delete(p.freed, k)
+		for _, inc := range p.open {
+			delete(inc.freed, k)
 		}
+	}
+	for _, inc := range slices.Clone(p.victims[k]) {
 		for _, r := range inc.rounds {
 			p.lift(now, r.ID, "the victim ended", VictimExited)
 		}

@@ -10,7 +10,7 @@ func (p *Planner) Review(now sample.Millis, t sample.Task) {
 		p.lift(now, c.ID, "it may not be capped: "+why, "")
 	}
 	why := noHelpReason(t)
-	if why == "" || p.victims[t.Key] == 0 {
+	if why == "" || len(p.victims[t.Key]) == 0 {
 		return
 	}
 	for _, c := range p.Caps() {

@@ -175,6 +175,28 @@ func meanOf(m *stat.Moments) stat.Float {
 	return stat.Float(m.Mean)
 }
 
+// maxRounds bounds what an incident keeps: one that never ends gets a cap every few minutes, and its record
+// has to fit into a message. There are at most 103 trials (Policy.Trials, group.go).
+const maxRounds = 128
+
+// forgetRounds forgets the oldest rounds that ended if there are too many: first those that do not decide
+// what follows. A cap in vain rules out another one, and trials are counted.
+func (inc *incident) forgetRounds() {
+	for _, may := range []func(*round) bool{
+		func(r *round) bool { return r.Ended != 0 && !r.didNotHelp() && !r.Trial },
+		func(r *round) bool { return r.Ended != 0 && !r.Trial },
+		func(r *round) bool { return r.Ended != 0 },
+	} {
+		for len(inc.rounds) > maxRounds {
+			i := slices.IndexFunc(inc.rounds, may)
+			if i < 0 {
+				break
+			}
+			inc.rounds = slices.Delete(inc.rounds, i, i+1)
+		}
+	}
+}
+
 // condition is a set of other tasks that were limited, with what the victim cost while
 // exactly these were: before the round and under its cap.
 type condition struct {

@@ -44,6 +44,7 @@ type testimony struct {
 	// outlier; else 0. measured is that of cpi whether it was one or not, NaN if it was not judged.
 	reported, measured float64
 	witness            sample.SignalName // that was an outlier; "" for none
+	of                 sample.TaskKey    // of which it was: the task, or the part of the machine
 }
 
 // Reporter is a job whose reports about itself were contradicted.
@@ -67,7 +68,7 @@ func (p *Planner) testify(sig *sample.Signal, at sample.Millis, readings []detec
 		switch {
 		case sig.Name.OfMachine():
 			if v.Outlier {
-				p.testifyOfMachine(sig, at, r.Reach, readings)
+				p.testifyOfMachine(sig, at, r, readings)
 			}
 		case !v.Judged || !r.Task.MayBeHelped():
 		case sig.SelfReported && v.Outlier:
@@ -75,8 +76,8 @@ func (p *Planner) testify(sig *sample.Signal, at sample.Millis, readings []detec
 			t.reported = max(t.reported, excess(r))
 		case sig.Witness:
 			t := p.testimonyAt(r.Task.Key, at)
-			if v.Outlier {
-				t.witness = sig.Name
+			if v.Outlier && !v.SelfMade {
+				t.witness, t.of = sig.Name, r.Task.Key
 			}
 			if sig.Name == sample.CPI {
 				t.measured = excess(r)
@@ -86,11 +87,12 @@ func (p *Planner) testify(sig *sample.Signal, at sample.Millis, readings []detec
 }
 
 // testifyOfMachine lets an outlier of a part of the machine testify for all tasks that can use it.
-func (p *Planner) testifyOfMachine(sig *sample.Signal, at sample.Millis, reach sample.Set, readings []detect.Reading) {
+func (p *Planner) testifyOfMachine(sig *sample.Signal, at sample.Millis, part *detect.Reading, readings []detect.Reading) {
 	for i := range readings {
 		r := &readings[i]
-		if r.Task.MayBeHelped() && (reach == nil || r.Reach == nil || r.Reach.Intersects(reach)) {
-			p.testimonyAt(r.Task.Key, at).witness = sig.Name
+		if r.Task.MayBeHelped() && (part.Reach == nil || r.Reach == nil || r.Reach.Intersects(part.Reach)) {
+			t := p.testimonyAt(r.Task.Key, at)
+			t.witness, t.of = sig.Name, part.Task.Key
 		}
 	}
 }
@@ -118,7 +120,7 @@ func (p *Planner) testimonyAt(k sample.TaskKey, at sample.Millis) *testimony {
 // hearing is what the witnesses say of a task's reported outliers within Policy.Calm.
 type hearing struct {
 	reported, witnessed, contradicted int
-	witness                           sample.SignalName // the newest
+	incidents                         []incidentKey // of the witnesses, where they have one; the newest last
 }
 
 func (p *Planner) hear(now sample.Millis, k sample.TaskKey) (h hearing) {
@@ -130,7 +132,9 @@ func (p *Planner) hear(now sample.Millis, k sample.TaskKey) (h hearing) {
 		switch {
 		case t.witness != "":
 			h.witnessed++
-			h.witness = t.witness
+			if k := keyOf(t.witness, t.of, detect.Neighbour); !slices.Contains(h.incidents, k) {
+				h.incidents = append(h.incidents, k)
+			}
 		case t.measured < contradictRatio*t.reported: // false for NaN
 			h.contradicted++
 		}
@@ -144,7 +148,7 @@ func (h hearing) enough(n int) bool {
 }
 
 // noWitnessReason says why no task may be capped for what the victim reports; "" if one may.
-func (p *Planner) noWitnessReason(now sample.Millis, inc *incident, s *detect.Suspect) string {
+func (p *Planner) noWitnessReason(now sample.Millis, inc *incident, s *detect.Suspect) (why string) {
 	sig, _ := sample.LookupSignal(inc.Signal)
 	if !sig.SelfReported {
 		return ""
@@ -154,15 +158,18 @@ func (p *Planner) noWitnessReason(now sample.Millis, inc *incident, s *detect.Su
 		return fmt.Sprintf("%s is what %s reports about itself, and no signal that it cannot forge (%s) agrees: that was over its threshold in %d of %d such intervals",
 			inc.Signal, inc.Victim.Name, strings.Join(witnessNames(), ", "), h.witnessed, h.reported)
 	}
-	other := p.open[keyOf(h.witness, inc.Victim.Key, detect.Neighbour)]
-	if other == nil || other.latest.Antagonists == 0 {
-		return ""
+	for _, k := range slices.Backward(h.incidents) {
+		other := p.open[k]
+		if other == nil || other.latest.Antagonists == 0 {
+			continue
+		}
+		named := other.latest.Suspects[:other.latest.Antagonists]
+		if slices.ContainsFunc(named, func(o detect.Suspect) bool { return o.Key == s.Key }) {
+			return ""
+		}
+		why = cmp.Or(why, fmt.Sprintf("%s is what %s reports about itself, and its witness, %s, names %s", inc.Signal, inc.Victim.Name, k.signal, named[0].Name))
 	}
-	named := other.latest.Suspects[:other.latest.Antagonists]
-	if slices.ContainsFunc(named, func(o detect.Suspect) bool { return o.Key == s.Key }) {
-		return ""
-	}
-	return fmt.Sprintf("%s is what %s reports about itself, and its witness, %s, names %s", inc.Signal, inc.Victim.Name, h.witness, named[0].Name)
+	return why
 }
 
 func witnessNames() (names []string) {

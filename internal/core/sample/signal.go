@@ -71,8 +71,8 @@ type Signal struct {
 	// the work, or its work is the calls that it makes. It is believed in what it costs
 	// other tasks only if a Witness agrees (plan: witness.go).
 	SelfReported bool
-	// Witness: the machine measures it, for CPUs or what they share, and the task could only
-	// raise it by being slowed.
+	// Witness: the machine measures it, for CPUs or what they share. A task raises it only by really
+	// being slower, though it may choose to be (docs/security.md, what is left).
 	Witness bool
 	// LeastPressure (in the unit of Pressure) is what a suspect must have used in the bad
 	// intervals (switch "least-pressure"). It is 0 where Pressure is CPU usage: for that

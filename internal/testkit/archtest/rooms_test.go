@@ -17,7 +17,7 @@ type room struct {
 }
 
 var rooms = []room{
-	{"core", "the pure loop: samples in, findings and actions out", 11_800},
+	{"core", "the pure loop: samples in, findings and actions out", 12_150},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
 	{"machine", "what is read from and written to a Linux machine", 16_750},
 	{"agent", "the daemon of each machine", 8_700},
