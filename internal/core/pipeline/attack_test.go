@@ -55,7 +55,7 @@ func TestAttackAWaitOfItsOwnMaking(t *testing.T) {
 			f.subject("/liar", sample.LatencySensitive, sample.RunQ).Spec.Mean = 0.01
 			waits(f, of)
 			f.play(120, sample.CPT, map[sample.SignalName]float64{sample.RunQ: 1})
-			if why := f.notDone[sample.CPT]; f.capped > 0 || !strings.Contains(why, "no signal that it cannot forge (cpi, runq, probe) agrees") {
+			if why := f.notDone[sample.CPT]; f.capped > 0 || !strings.Contains(why, "no signal that the machine measures (cpi, runq, probe) agrees") {
 				t.Errorf("%s, seed %d: %d caps for what /liar reports; %s", name, seed, f.capped, why)
 			}
 		}

@@ -157,7 +157,7 @@ func TestAReportAloneCapsNoTask(t *testing.T) {
 					if (f.capped > 0) != witnessed {
 						t.Errorf("%s, %s, %s, seed %d: %d caps for what /liar reports; %s", reported, rule, name, seed, f.capped, f.last)
 					}
-					if !witnessed && !strings.Contains(f.last, "reports about itself, and no signal that it cannot forge (cpi, runq, probe) agrees") {
+					if !witnessed && !strings.Contains(f.last, "reports about itself, and no signal that the machine measures (cpi, runq, probe) agrees") {
 						t.Errorf("%s, %s, %s, seed %d: not done: %q", reported, rule, name, seed, f.last)
 					}
 				}

@@ -24,7 +24,7 @@
 //   - with Policy.Groups a round may have several caps: they begin and end together, and have
 //     one result, which says nothing of a part of them (group.go);
 //   - no automatic cap or trial for what a task reports about itself, unless a signal that
-//     it cannot forge agrees (witness.go);
+//     the machine measures agrees (witness.go);
 //   - a cap is a round of one incident at most, and is judged for that one only: an
 //     operator's of the incident that it names;
 //   - a round compares the victim's cost before its cap with that under it only over

@@ -155,7 +155,7 @@ func (p *Planner) noWitnessReason(now sample.Millis, inc *incident, s *detect.Su
 	}
 	h := p.hear(now, inc.Victim.Key)
 	if !h.enough(h.witnessed) {
-		return fmt.Sprintf("%s is what %s reports about itself, and no signal that it cannot forge (%s) agrees: that was over its threshold in %d of %d such intervals",
+		return fmt.Sprintf("%s is what %s reports about itself, and no signal that the machine measures (%s) agrees: that was over its threshold in %d of %d such intervals",
 			inc.Signal, inc.Victim.Name, strings.Join(witnessNames(), ", "), h.witnessed, h.reported)
 	}
 	for _, k := range slices.Backward(h.incidents) {
