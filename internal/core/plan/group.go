@@ -138,8 +138,12 @@ func (p *Planner) endsForGroup(now sample.Millis, inc *incident, f *detect.Findi
 // further are the candidates that are not capped by the round and can be capped with it.
 func (p *Planner) further(now sample.Millis, inc *incident, f *detect.Finding, r *round) []*member {
 	all := slices.DeleteFunc(p.candidates(now, inc, f), func(m *member) bool { return r.Has(m.task.Key) })
-	return all[:min(len(all), max(0, min(maxGroup, p.policy.MaxCaps)-len(r.Tasks())))]
+	return all[:min(len(all), max(0, p.mostTogether()-len(r.Tasks())))]
 }
+
+// mostTogether is the number of tasks that may be capped together: no more than the victims of one job
+// may have (room).
+func (p *Planner) mostTogether() int { return min(maxGroup, shareOfJob(p.policy.MaxCaps)) }
 
 // extend adds members to a group that is not enough. What its rounds have shown is of another set.
 func (g *group) extend(more []*member) {
@@ -174,7 +178,7 @@ func (p *Planner) beginGroup(now sample.Millis, inc *incident, f *detect.Finding
 
 // mayBegin reports whether these are tasks that were not tried together, and may be.
 func (p *Planner) mayBegin(inc *incident, f *detect.Finding, all []*member) bool {
-	return len(all) >= 2 && len(all) <= p.policy.MaxCaps && !inc.triedTogether(all) && (inc.trials(true) < maxGroup-1 || p.named(f, all))
+	return len(all) >= 2 && !inc.triedTogether(all) && (inc.trials(true) < maxGroup-1 || p.named(f, all))
 }
 
 // named reports whether the finding names each of the tasks so surely that it may be capped
@@ -191,7 +195,7 @@ func (p *Planner) named(f *detect.Finding, all []*member) bool {
 func (p *Planner) candidates(now sample.Millis, inc *incident, f *detect.Finding) (all []*member) {
 	add := func(s *detect.Suspect) {
 		known := slices.ContainsFunc(all, func(m *member) bool { return m.task.Key == s.Key })
-		if known || len(all) == maxGroup || inc.barred(s.Key) || noCapReason(s.Task) != "" || p.noWitnessReason(now, inc, s) != "" {
+		if known || len(all) == p.mostTogether() || inc.barred(s.Key) || noCapReason(s.Task) != "" || p.noWitnessReason(now, inc, s) != "" {
 			return
 		}
 		if c := p.capOf(s.Key); c != nil && (c.incident != inc || c.By != auto) {

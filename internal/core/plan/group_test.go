@@ -256,6 +256,15 @@ func TestNoGroup(t *testing.T) {
 	}
 }
 
+// TestAGroupFitsIntoItsShare: no more tasks are capped together than the victims of one job may have caps.
+func TestAGroupFitsIntoItsShare(t *testing.T) {
+	m := share(t, map[sample.TaskName]float64{"/a": 0.8, "/b": 0.8, "/c": 0.8}, func(p *plan.Policy) { p.MaxCaps = 4 })
+	m.play(600)
+	if !slices.ContainsFunc(m.begun, func(b []sample.TaskName) bool { return len(b) == 2 }) || len(m.capped) != 2 {
+		t.Errorf("%v are capped, after %v", m.capped, m.begun)
+	}
+}
+
 // TestAGroupHasAllOfItsCapsOrNone: if one of them fails or ends, the others end.
 func TestAGroupHasAllOfItsCapsOrNone(t *testing.T) {
 	alike := map[sample.TaskName]float64{"/a": 0.8, "/b": 0.8, "/c": 0.8}

@@ -77,9 +77,11 @@ func (p *Planner) room(inc *incident) int {
 			own++
 		}
 	}
-	left := p.policy.MaxCaps - (len(p.caps) - own)
-	return min((left+1)/2, left) - own
+	return shareOfJob(p.policy.MaxCaps-(len(p.caps)-own)) - own
 }
+
+// shareOfJob is how many of so many caps there may be for the victims of one job.
+func shareOfJob(caps int) int { return min((caps+1)/2, caps) }
 
 // noRoom says that there may be no more caps for an incident.
 func (p *Planner) noRoom(inc *incident) string {

@@ -58,7 +58,7 @@ type Policy struct {
 	Trials int           `key:"trials" help:"maximum number of trials of one suspect each in one incident; groups: and three of several" min:"0" max:"100"`
 	// Groups needs trials. It is not in the paper, whose section 4.2 names it as future work.
 	Groups  bool `key:"groups" help:"where a cap on one suspect is not enough, try and cap suspects together (docs/rules.md); needs mode on and trials"`
-	MaxCaps int  `key:"max_caps" help:"caps in force at once" min:"0" max:"10000"`
+	MaxCaps int  `key:"max_caps" help:"caps in force at once; the victims of one job get half of those that others leave" min:"0" max:"10000"`
 	// Outliers are counted without the first sample under a cap.
 	Outliers int           `key:"round_outliers" help:"outliers under a cap that start another round" min:"1" max:"1000"`
 	Calm     time.Duration `key:"calm" help:"an incident closes after this long without an outlier" min:"100ms" max:"24h"`
