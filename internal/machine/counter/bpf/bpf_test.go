@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -69,6 +70,28 @@ func TestNothingIsLeft(t *testing.T) {
 	var h Hooks
 	if err := errors.Join(h.Attach(), h.Detach(), h.Detach()); err != nil {
 		t.Error(err)
+	}
+}
+
+// What was noted in windows that follow each other closely is relied on for some time.
+func TestWhatWasNotedInEarlierWindows(t *testing.T) {
+	var s seen
+	const second = time.Second
+	for _, w := range []struct {
+		what            string
+		open, end, want time.Duration
+	}{
+		{"the first window", 100 * second, 102 * second, 100 * second},
+		{"at once", 102*second + 1, 104 * second, 100 * second},
+		{"the third", 104*second + shortPause, 111 * second, 100 * second},
+		{"long ago", 112 * second, 114 * second, 112*second - mostBefore},
+		{"after a pause", 115*second + 1, 116 * second, 115*second + 1},
+	} {
+		if got := s.open(w.open); got != w.want {
+			t.Errorf("%s: from %s, want %s", w.what, got, w.want)
+		}
+		s.end(w.end)
+		s.end(w.end + 100*second) // it has ended already
 	}
 }
 

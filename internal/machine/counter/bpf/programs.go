@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/quell-dev/quell/internal/machine/host"
 )
 
 // Programs are loaded programs that keep an R for every cgroup: the Kernel of a signal.
@@ -22,6 +23,37 @@ type Programs[R any] struct {
 	parts    *Parts
 	service  *Service // nil: served cgroups are not reported
 	opened   *ebpf.Variable
+	seen     seen
+}
+
+// seen is when the programs were attached, but for short pauses: what they noted before may be over, and
+// what is at its place now may be something else.
+type seen struct {
+	since, until time.Duration // CLOCK_MONOTONIC
+	attached     bool          // until is not yet known
+}
+
+const (
+	// Little begins in so short a time between two windows.
+	shortPause = time.Second
+	// What was noted so long before a window is rather of something that was dropped than of what has
+	// waited since.
+	mostBefore = 10 * time.Second
+)
+
+// open returns from when on what was noted is relied on in a window that opens now.
+func (s *seen) open(now time.Duration) time.Duration {
+	if s.until == 0 || now-s.until > shortPause {
+		s.since = now
+	}
+	s.attached = true
+	return max(s.since, now-mostBefore)
+}
+
+func (s *seen) end(now time.Duration) {
+	if s.attached {
+		s.attached, s.until = false, now
+	}
 }
 
 // Parts holds the data of programs that include made.h: the cgroups that have no account of their own,
@@ -80,7 +112,7 @@ func (p *Programs[R]) Serving(s Service) *Programs[R] {
 	return p
 }
 
-// Dating makes Open say since when it counts, in a uint64 of CLOCK_MONOTONIC.
+// Dating makes Open set opened, a uint64 of CLOCK_MONOTONIC: what was noted before that is not relied on.
 func (p *Programs[R]) Dating(opened *ebpf.Variable) { p.opened = opened }
 
 // NewPrograms returns programs that are attached in the order given. They keep an R in work,
@@ -119,8 +151,7 @@ func (p *Programs[R]) Open(cgroups map[uint64]uint64, pairs [][2]uint64) error {
 		return err
 	}
 	if p.opened != nil {
-		var now unix.Timespec
-		if err := errors.Join(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now), p.opened.Set(uint64(now.Nano()))); err != nil {
+		if err := p.opened.Set(uint64(p.seen.open(time.Duration(host.Monotonic())))); err != nil {
 			return fmt.Errorf("set start of window: %w", err)
 		}
 	}
@@ -152,7 +183,10 @@ func putAll[K comparable, V any](m *ebpf.Map, keys []K, values []V) error {
 }
 
 // Detach implements Kernel.
-func (p *Programs[R]) Detach() error { return p.hooks.Detach() }
+func (p *Programs[R]) Detach() error {
+	p.seen.end(time.Duration(host.Monotonic()))
+	return p.hooks.Detach()
+}
 
 // Each implements Kernel.
 func (p *Programs[R]) Each(yield func(cgroup uint64, r *R)) error {

@@ -48,7 +48,7 @@ struct {
 } pairs SEC(".maps");
 
 const volatile bool unserved; /* do not tell who was served */
-__u64 opened; /* CLOCK_MONOTONIC, ns: what was noted before is an earlier window's */
+__u64 opened; /* CLOCK_MONOTONIC, ns: what was noted before may be over, which was not seen */
 __u64 refused; /* services that had no room in places or pairs */
 
 /*

@@ -148,6 +148,28 @@ func TestAttackPacketsThatWereDropped(t *testing.T) {
 	}
 }
 
+// What waits at the end of a window is the task's in the next one, if that begins at once.
+func TestPacketsThatWaitThroughTheEndOfAWindow(t *testing.T) {
+	sends, _ := shaped(t)
+	task := bpftest.Task(t, machine(t), sample.Unified, "task")
+	s, _ := open(t, task)
+	c := start(t, far, task.Dir, sends)
+	exact(t, func() []string {
+		before, _ := sent(t, sends)
+		bpftest.Start(t, s)
+		c.Ask(85, 1400)
+		bpftest.Stop(t, s)
+		bpftest.Start(t, s)
+		_, waiting := sent(t, sends)
+		allSent(t, sends, before, 85)
+		r := bpftest.Stop(t, s)[task.Key]
+		if n := bpftest.Count(r, sample.NetPackets); waiting == 0 || n < float64(waiting) {
+			return []string{fmt.Sprintf("%v packets, %v had waited", n, waiting)}
+		}
+		return nil
+	})
+}
+
 // A container that gives its own interface a queue is found at the host's.
 func TestAttackAQueueOfItsOwn(t *testing.T) {
 	sends, container := shaped(t)
