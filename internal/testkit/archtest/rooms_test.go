@@ -19,7 +19,7 @@ type room struct {
 var rooms = []room{
 	{"core", "the pure loop: samples in, findings and actions out", 12_150},
 	{"format", "files, messages and drawings that several rooms share", 6_500},
-	{"machine", "what is read from and written to a Linux machine", 16_750},
+	{"machine", "what is read from and written to a Linux machine", 16_850},
 	{"agent", "the daemon of each machine", 8_700},
 	{"cluster", "the bus, the store and the server", 19_300},
 	{"lab", "interference measured under control", 33_000},

@@ -37,7 +37,7 @@ var table = []row{
 	{pkg: "machine/origin", may: "core/sample machine/host", outside: "google.golang.org/protobuf/encoding/protowire", why: "where cgroups come from: layouts of paths, and the answers of container runtimes"},
 	{pkg: "machine/chase", outside: "golang.org/x/sys", why: "a pointer chase through memory; knows no signal and no workload"},
 	{pkg: "machine/counter", may: "core/sample machine/host machine/chase", outside: "golang.org/x/sys github.com/prometheus/common", why: "readings by task; host.Capability for what is missing; Prometheus's own parser for tasks' counters"},
-	{pkg: "machine/counter/bpf", may: "core/sample machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "shared code of eBPF loaders: a counter.Source's windows, counter.NotSupportedError if the kernel refuses"},
+	{pkg: "machine/counter/bpf", may: "core/sample machine/host machine/counter", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "shared code of eBPF loaders: a counter.Source's windows, counter.NotSupportedError if the kernel refuses; the kernel's clock"},
 	{pkg: "machine/counter/bperf", may: "core/sample machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF, with counter's perf groups"},
 	{pkg: "machine/counter/runq", may: "core/sample machine/host machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a counter.Source over eBPF"},
 	{pkg: "machine/counter/usage", may: "machine/host machine/counter machine/counter/bpf", outside: "golang.org/x/sys github.com/cilium/ebpf", why: "a host.Accounts over eBPF"},
