@@ -13,7 +13,8 @@ import (
 type History struct {
 	params Params
 	keys   map[Key]*KeyHistory
-	look   int // number of keys from which on keep looks for those to forget
+	of     map[sample.TaskKey][]*KeyHistory // that have the task in tasks
+	look   int                              // number of keys from which on keep looks for those to forget
 }
 
 // maxKeys is how many keys without a live task are kept at most. The oldest are forgotten until three
@@ -37,7 +38,7 @@ type KeyHistory struct {
 
 // NewHistory returns an empty history.
 func NewHistory(p Params) *History {
-	return &History{params: p, keys: map[Key]*KeyHistory{}}
+	return &History{params: p, keys: map[Key]*KeyHistory{}, of: map[sample.TaskKey][]*KeyHistory{}}
 }
 
 // Add adds one sample: CPU usage in CPU-s/s, cost and self in the signal's unit. self is NaN
@@ -89,6 +90,9 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 	}
 	b.Last = max(b.Last, at)
 	n := b.tasks[task] + 1
+	if n == 1 {
+		b.history.of[task] = append(b.history.of[task], b)
+	}
 	if earlier, known := b.before[task.CgroupID()]; known {
 		n += earlier.Samples
 		delete(b.before, task.CgroupID())
@@ -102,9 +106,10 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 
 // Forget drops what is kept for a task that ended; its samples stay.
 func (h *History) Forget(task sample.TaskKey) {
-	for _, b := range h.keys {
+	for _, b := range h.of[task] {
 		delete(b.tasks, task)
 	}
+	delete(h.of, task)
 }
 
 // age lowers the weight of the past: AgeWeight per day, by the hour. The paper

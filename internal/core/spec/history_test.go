@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 var key = Key{Job: "search", Platform: "p", Signal: sample.CPI, Variant: "ref-cycles"}
@@ -371,5 +372,28 @@ func TestManyJobsThatLive(t *testing.T) {
 	}
 	if len(h.keys) > maxKeys {
 		t.Errorf("%d histories after their jobs have ended", len(h.keys))
+	}
+}
+
+// TestAttackTasksThatEnd: the end of a task takes no longer if thousands of jobs ran before it, as those that a tenant makes up.
+func TestAttackTasksThatEnd(t *testing.T) {
+	const ends = 2000
+	took := func(jobs int) time.Duration {
+		h := NewHistory(Paper())
+		for i := range max(jobs, ends) {
+			k := key
+			k.Job = sample.JobName(fmt.Sprint("job-", i%jobs))
+			h.Add(k, task(uint64(i)), minute, 1, 1, 0)
+		}
+		begun := time.Now()
+		for i := range ends {
+			h.Forget(task(uint64(i)))
+		}
+		return time.Since(begun)
+	}
+	few := quelltest.Fastest(func() time.Duration { return took(10) })
+	many := quelltest.Fastest(func() time.Duration { return took(maxKeys) })
+	if many > 10*few+20*time.Millisecond {
+		t.Errorf("the end of %d tasks takes %s with 10 jobs, %s with %d", ends, few, many, maxKeys)
 	}
 }
