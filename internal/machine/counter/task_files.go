@@ -264,7 +264,7 @@ func mountTypes(r io.Reader) map[int]string {
 		first, _, _ := bytes.Cut(in.Bytes(), []byte(" "))
 		_, rest, ok := bytes.Cut(in.Bytes(), []byte(" - "))
 		kind, _, _ := bytes.Cut(rest, []byte(" "))
-		if id, err := strconv.Atoi(string(first)); ok && err == nil && len(kind) > 0 {
+		if id, err := strconv.Atoi(string(first)); ok && err == nil && id >= 0 && len(kind) > 0 {
 			types[id] = string(kind)
 		}
 	}
