@@ -6,6 +6,7 @@ import (
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Reading is the data of one task for one signal in one sampling interval.
@@ -151,9 +152,6 @@ func (d *Detector) Observe(sig sample.Signal, at sample.Millis, readings []Readi
 	return d.verdicts
 }
 
-// mostCost is more than any cost, and so little that sums of squares remain below stat.MaxValue.
-const mostCost = 1e30
-
 // judge stores one reading and judges it.
 func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Reading) Verdict {
 	var v Verdict
@@ -177,7 +175,7 @@ func (d *Detector) judge(s *series, row *row, slot int, at sample.Millis, r *Rea
 	if math.IsNaN(r.Cost) || r.Flags&sample.Split != 0 {
 		return v
 	}
-	if d.params.Switches.Bounds && !s.signal.Sane(r.Cost) || !(r.Cost >= 0 && r.Cost <= mostCost) {
+	if d.params.Switches.Bounds && !s.signal.Sane(r.Cost) || !(r.Cost >= 0 && r.Cost <= stat.MaxMeasured) {
 		d.rejected[s.signal.Name]++
 		return v
 	}

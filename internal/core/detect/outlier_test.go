@@ -51,6 +51,32 @@ func TestASpecHasItsOwnThreshold(t *testing.T) {
 	}
 }
 
+// The outlier of a wait that the task may have made itself says so, and that of any other signal does not.
+func TestAWaitOfItsOwnMaking(t *testing.T) {
+	for name, c := range map[string]struct {
+		signal sample.SignalName
+		change func(*Reading)
+		want   bool
+	}{
+		"for others":                 {sample.RunQ, func(*Reading) {}, false},
+		"for itself is not apart":    {sample.RunQ, func(r *Reading) { r.SelfKnown = false }, true},
+		"half by low priority":       {sample.RunQ, func(r *Reading) { r.Niced = 0.5 * r.Waited }, false},
+		"mostly by low priority":     {sample.RunQ, func(r *Reading) { r.Niced = 0.51 * r.Waited }, true},
+		"with its usual demand":      {sample.RunQ, func(r *Reading) { r.Demand = 2.4 }, false},
+		"with more than its usual":   {sample.RunQ, func(r *Reading) { r.Demand = 2.6 }, true},
+		"another signal than queues": {sample.CPI, func(r *Reading) { r.SelfKnown = false }, false},
+	} {
+		d := New(paper(t, EvidenceMethod))
+		calm := victim(1, 1).with(func(r *Reading) { r.SelfKnown, r.Wanted, r.Waited, r.Demand, r.Served = true, 2, 1, 1, []Served{} })
+		worse := calm.with(func(r *Reading) { r.Cost = 3 }).with(c.change)
+		sig := signal(t, c.signal)
+		d.Observe(sig, minute, []Reading{calm})
+		if v := d.Observe(sig, 2*minute, []Reading{worse})[0]; !v.Outlier || v.SelfMade != c.want {
+			t.Errorf("%s: %+v, want self-made %v", name, v, c.want)
+		}
+	}
+}
+
 func TestThreeOutliersInFiveMinutesAreAnAnomaly(t *testing.T) {
 	const s = sample.Millis(1000)
 	for _, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 )
 
-// A task makes the witness of its lie itself: of its threads one runs only where no other task does,
-// or many run at once, or its waits for itself are not told apart. What it waits then caps no task.
+// A task makes the witness of its lie itself: of its threads one runs only where no other task does, or many
+// run at once. What it waits then caps no task.
 func TestAttackAWaitOfItsOwnMaking(t *testing.T) {
 	waits := func(f *framing, of func(works bool, x *sample.Extras)) {
 		served := []detect.Served{{By: f.subject("/encode", sample.Batch, sample.RunQ).Task.Key, Time: 9, Fair: 0.5}}

@@ -8,6 +8,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/detect"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/core/stat"
 )
 
 // Subject is a task as one signal sees it: what its samples are judged by and teach. The
@@ -142,13 +143,10 @@ func (iv *Interval) Add(s *Subject, m Measurement) {
 	}
 }
 
-// mostAmount is more than any usage or number of operations, and so little that sums of squares are finite.
-const mostAmount = 1e30
-
 // amount returns a number that was counted; 0 for what no count gives, as in a damaged recording: one would
 // be in all sums from then on, and an incident with it could not be written.
 func amount(x float64) float64 {
-	if x >= 0 && x <= mostAmount {
+	if x >= 0 && x <= stat.MaxMeasured {
 		return x
 	}
 	return 0

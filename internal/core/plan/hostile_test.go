@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/plan"
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // TestAttackCapWithoutReasonOrEnd: a cap of ten years, without a reason or without a name
@@ -147,7 +147,7 @@ func TestAttackThousandsOfVictims(t *testing.T) {
 			verdicts[i] = detect.Verdict{Judged: true, Sane: true, Outlier: true}
 		}
 		runtime.GC()
-		began := cpuTime(t)
+		began := quelltest.CPUTime(t)
 		h.Interval(60_000, sample.RunQ, 60_000, readings, verdicts)
 		for _, r := range readings {
 			h.Gone(60_000, r.Task.Key)
@@ -156,21 +156,11 @@ func TestAttackThousandsOfVictims(t *testing.T) {
 		if h.OpenCount() != 0 {
 			t.Fatalf("%d are open", h.OpenCount())
 		}
-		return cpuTime(t) - began
+		return quelltest.CPUTime(t) - began
 	}
 	// Measured: 30 to 60 times as long, since caches are small; with each compared with all, 580 times.
 	few, many := min(took(500), took(500), took(500), took(500)), min(took(8000), took(8000))
 	if many > 150*few {
 		t.Errorf("500 victims take %s, 8,000 %s", few, many)
 	}
-}
-
-// cpuTime is the CPU time of the process: other programs do not change it much.
-func cpuTime(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

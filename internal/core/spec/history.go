@@ -70,10 +70,6 @@ func (h *History) keep(b *KeyHistory) {
 // Find returns the book of a key; nil if no sample of it was added.
 func (h *History) Find(k Key) *KeyHistory { return h.keys[k] }
 
-// most is more than any usage or cost, and so little that sums of squares remain below stat.MaxValue. What is
-// beyond it, or no number, would hide all others, and could not be stored.
-const most = 1e30
-
 // Add adds one sample, as History.Add.
 func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self float64) {
 	if b.forgotten && b.history.keys[b.Key] == nil { // a task was kept that gave no sample for long
@@ -82,12 +78,10 @@ func (b *KeyHistory) Add(task sample.TaskKey, at sample.Millis, cpu, cost, self 
 	}
 	b.age(at, b.history.params)
 	b.Cost.Add(cost, 1)
-	if self >= 0 && self <= most {
+	if self >= 0 {
 		b.Self.Add(self, 1)
 	}
-	if cpu >= 0 && cpu <= most {
-		b.CPU.Add(cpu, 1)
-	}
+	b.CPU.Add(cpu, 1)
 	b.Last = max(b.Last, at)
 	n := b.tasks[task] + 1
 	if n == 1 {

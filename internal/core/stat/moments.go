@@ -35,6 +35,10 @@ func (m *Moments) Merge(o Moments) {
 // moments overflows.
 const MaxValue = 1e75
 
+// MaxMeasured is more than any measured cost, usage or number of operations, and so little that moments of
+// such values, and of their ratios, remain below MaxValue.
+const MaxMeasured = 1e30
+
 // Sane reports whether values that are not negative can have these moments. The moments
 // may come from a damaged file.
 func (m *Moments) Sane() bool {

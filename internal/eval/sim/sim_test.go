@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/quell-dev/quell/internal/core/detect"
@@ -308,21 +307,12 @@ func BenchmarkFleet(b *testing.B) {
 				orders[i] = Order{&s, uint64(i)}
 			}
 			st := setup(b, rule, 240)
-			samples, before := 0, used(b)
+			samples, before := 0, quelltest.CPUTime(b)
 			b.ResetTimer()
 			p.RunAll(orders, st, 2, func(c Case) { samples += c.Samples })
 			const perMinute = 10_000 * 50 // samples
 			b.ReportMetric(float64(samples)/b.Elapsed().Seconds()*60/perMinute, "x-real-time")
-			b.ReportMetric(2*float64(samples)/(used(b)-before)*60/perMinute, "x-real-time-by-CPU")
+			b.ReportMetric(2*float64(samples)/(quelltest.CPUTime(b)-before).Seconds()*60/perMinute, "x-real-time-by-CPU")
 		})
 	}
-}
-
-// used returns the CPU time of this process so far, s.
-func used(b *testing.B) float64 {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
-	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
 }

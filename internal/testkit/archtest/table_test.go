@@ -16,7 +16,7 @@ var table = []row{
 	{pkg: "core/sample", core: true, why: "quell's basic types; every package uses them, so they import nothing"},
 	{pkg: "core/stat", core: true, why: "statistics of plain numbers"},
 	{pkg: "core/spec", core: true, may: "core/sample core/stat", why: "normal costs of jobs, learnt with stat"},
-	{pkg: "core/detect", core: true, may: "core/sample core/spec", why: "compares samples with specs"},
+	{pkg: "core/detect", core: true, may: "core/sample core/stat core/spec", why: "compares samples with specs"},
 	{pkg: "core/command", core: true, may: "core/sample", why: "operators' commands and their limits, checked by every interface and by the planner"},
 	{pkg: "core/plan", core: true, may: "core/sample core/stat core/detect core/command", why: "turns findings into actions; operators' caps stay within command's limits"},
 	{pkg: "core/pipeline", core: true, may: "core/sample core/stat core/spec core/detect core/command core/plan", why: "the loop over detect, plan and spec, shared by agent, replay and sim"},

@@ -3,6 +3,8 @@ package quelltest
 import (
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // hang is how long [Until] waits. It guards against a test that hangs, is no bound
@@ -45,3 +47,13 @@ func Paced(cond func() bool) func() bool {
 // Fastest returns the least time of three that a piece of work says it took: without what a loaded machine adds. It is for
 // work that an attacker could make many times as long.
 func Fastest(work func() time.Duration) time.Duration { return min(work(), work(), work()) }
+
+// CPUTime is the CPU time of this process so far. Other programs change a difference of it little.
+func CPUTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/quell-dev/quell/internal/core/sample"
 	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // cluster returns the samples that 1,000 machines send in a number of seconds.
@@ -35,15 +35,6 @@ func cluster(seconds, from int) []sample.Sample {
 	}
 	order(all)
 	return all
-}
-
-// cpu is the processor time that this process has used.
-func cpu(b *testing.B) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // rows writes the same file with the library, row by row.
@@ -77,16 +68,16 @@ func BenchmarkWrite(b *testing.B) {
 	for b.Loop() {
 		file.Reset()
 		plain.Reset()
-		began := cpu(b)
+		began := quelltest.CPUTime(b)
 		w.Reset(&file)
 		putSorted(w, all)
 		if err := w.Close(); err != nil {
 			b.Fatal(err)
 		}
-		middle := cpu(b)
+		middle := quelltest.CPUTime(b)
 		rows(b, &plain, all)
 		bySeries += middle - began
-		byRows += cpu(b) - middle
+		byRows += quelltest.CPUTime(b) - middle
 	}
 	n := float64(len(all)) * float64(b.N)
 	b.ReportMetric(float64(bySeries.Nanoseconds())/n, "CPU-ns/sample")
@@ -114,14 +105,14 @@ func BenchmarkLevel(b *testing.B) {
 	var files [2]bytes.Buffer
 	for b.Loop() {
 		for i, w := range []*Writer{w, next} {
-			began := cpu(b)
+			began := quelltest.CPUTime(b)
 			files[i].Reset()
 			w.Reset(&files[i])
 			putSorted(w, all)
 			if err := w.Close(); err != nil {
 				b.Fatal(err)
 			}
-			took[i] += cpu(b) - began
+			took[i] += quelltest.CPUTime(b) - began
 		}
 	}
 	b.ReportMetric(float64(took[1])/float64(took[0]), "×CPU-next")
@@ -151,7 +142,7 @@ func BenchmarkMerge(b *testing.B) {
 	var file bytes.Buffer
 	for b.Loop() {
 		file.Reset()
-		began := cpu(b)
+		began := quelltest.CPUTime(b)
 		w.Reset(&file)
 		if _, err := Merge(w, files); err != nil {
 			b.Fatal(err)
@@ -159,7 +150,7 @@ func BenchmarkMerge(b *testing.B) {
 		if err := w.Close(); err != nil {
 			b.Fatal(err)
 		}
-		middle := cpu(b)
+		middle := quelltest.CPUTime(b)
 		var groups []parquet.RowGroup
 		for _, f := range files {
 			groups = append(groups, f.File.RowGroups()...)
@@ -180,7 +171,7 @@ func BenchmarkMerge(b *testing.B) {
 			b.Fatal(err)
 		}
 		bySeries += middle - began
-		byRows += cpu(b) - middle
+		byRows += quelltest.CPUTime(b) - middle
 	}
 	total := float64(n) * float64(b.N)
 	b.ReportMetric(float64(bySeries.Nanoseconds())/total, "CPU-ns/sample")
