@@ -72,6 +72,19 @@ func Task(t testing.TB, h *host.Host, hier sample.Hierarchy, name string) counte
 	return counter.Target{Key: sample.TaskKey{Hierarchy: hier, Inode: cg.Inode(), FirstSeen: 1}, Dir: dir, Members: cg.Members, Below: cg.Below}
 }
 
+// EachHierarchy runs a test with tasks of v2 and, where the kernel has it, of v1.
+func EachHierarchy(t *testing.T, test func(t *testing.T, hier sample.Hierarchy)) {
+	t.Helper()
+	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
+		t.Run(hier.String(), func(t *testing.T) {
+			if hier == sample.V1CPU {
+				quelltest.Need(t, quelltest.CgroupV1)
+			}
+			test(t, hier)
+		})
+	}
+}
+
 // Moved makes a cgroup below a directory, and moves processes there until the test's end.
 func Moved(t testing.TB, dir, name string, processes ...*quelltest.Child) string {
 	t.Helper()

@@ -178,59 +178,54 @@ func wantFaults(t *testing.T, s *Source, what string, r counter.Reading, want fl
 // each, in v2 and v1, and is what perf counts in cgroup mode.
 func TestEachTaskHasItsOwn(t *testing.T) {
 	h, topo := topology(t)
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		t.Run(fmt.Sprint(hier), func(t *testing.T) {
-			if hier == sample.V1CPU {
-				quelltest.Need(t, quelltest.CgroupV1)
+	bpftest.EachHierarchy(t, func(t *testing.T, hier sample.Hierarchy) {
+		one, other := bpftest.Task(t, h, hier, "one"), bpftest.Task(t, h, hier, "other")
+		a, b, outside := start(t, one.Dir, 0), start(t, other.Dir, 0), start(t, "", 0)
+		s := open(t, topo.Online, one, other)
+		perf := func() float64 { return 0 }
+		if hier == sample.Unified && quelltest.Probe(quelltest.PerfSoftware) == nil {
+			c, err := events(t)[1].OpenCgroup(one.Dir, topo.Online)
+			if err != nil {
+				t.Fatal(err)
 			}
-			one, other := bpftest.Task(t, h, hier, "one"), bpftest.Task(t, h, hier, "other")
-			a, b, outside := start(t, one.Dir, 0), start(t, other.Dir, 0), start(t, "", 0)
-			s := open(t, topo.Online, one, other)
-			perf := func() float64 { return 0 }
-			if hier == sample.Unified && quelltest.Probe(quelltest.PerfSoftware) == nil {
-				c, err := events(t)[1].OpenCgroup(one.Dir, topo.Online)
+			defer c.Close()
+			if err := c.Toggle(true); err != nil {
+				t.Fatal(err)
+			}
+			perf = func() float64 {
+				n, _, err := c.Read()
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer c.Close()
-				if err := c.Toggle(true); err != nil {
-					t.Fatal(err)
-				}
-				perf = func() float64 {
-					n, _, err := c.Read()
-					if err != nil {
-						t.Fatal(err)
-					}
-					return n
-				}
+				return n
 			}
-			for range 2 { // windows
-				before := perf()
-				bpftest.Start(t, s)
-				for range 10 {
-					a.Ask(1000)
-					b.Ask(300)
-					outside.Ask(500)
-				}
-				got := bpftest.Stop(t, s)
-				counted := perf()
-				wantFaults(t, s, "one", got[one.Key], 10_000)
-				wantFaults(t, s, "other", got[other.Key], 3_000)
-				// perf's window is a little longer.
-				if hier == sample.Unified && counted > 0 && !part(t, s, got[one.Key]) && (faults(got[one.Key]) > counted || faults(got[one.Key]) < counted-own) {
-					t.Errorf("%v faults, perf counted %v to %v", faults(got[one.Key]), before, counted)
-				}
-				if o := s.Totals().Others; o.Extras.Len() > 0 || o.Coverage != 0 {
-					t.Errorf("others %+v", o)
-				}
-			}
-			a.Ask(1000) // between windows
+		}
+		for range 2 { // windows
+			before := perf()
 			bpftest.Start(t, s)
-			if got := bpftest.Stop(t, s); faults(got[one.Key]) > own {
-				t.Errorf("%v faults in a window without any", faults(got[one.Key]))
+			for range 10 {
+				a.Ask(1000)
+				b.Ask(300)
+				outside.Ask(500)
 			}
-		})
-	}
+			got := bpftest.Stop(t, s)
+			counted := perf()
+			wantFaults(t, s, "one", got[one.Key], 10_000)
+			wantFaults(t, s, "other", got[other.Key], 3_000)
+			// perf's window is a little longer.
+			if hier == sample.Unified && counted > 0 && !part(t, s, got[one.Key]) && (faults(got[one.Key]) > counted || faults(got[one.Key]) < counted-own) {
+				t.Errorf("%v faults, perf counted %v to %v", faults(got[one.Key]), before, counted)
+			}
+			if o := s.Totals().Others; o.Extras.Len() > 0 || o.Coverage != 0 {
+				t.Errorf("others %+v", o)
+			}
+		}
+		a.Ask(1000) // between windows
+		bpftest.Start(t, s)
+		if got := bpftest.Stop(t, s); faults(got[one.Key]) > own {
+			t.Errorf("%v faults in a window without any", faults(got[one.Key]))
+		}
+	})
 }
 
 // TestMoves: a task's threads change their CPU in the window, and a cgroup below it is the

@@ -20,7 +20,7 @@ type Programs[R any] struct {
 	programs []*ebpf.Program
 	unload   func() error
 	hooks    Hooks
-	parts    *Parts
+	parts    Parts
 	service  *Service // nil: served cgroups are not reported
 	opened   *ebpf.Variable
 	seen     seen
@@ -119,7 +119,7 @@ func (p *Programs[R]) Dating(opened *ebpf.Variable) { p.opened = opened }
 // by sample.CgroupID, and in lost, a uint64, how much had no room there. unload closes
 // all of that.
 func NewPrograms[R any](work *ebpf.Map, lost *ebpf.Variable, parts Parts, unload func() error, programs ...*ebpf.Program) *Programs[R] {
-	return &Programs[R]{work: work, lost: lost, parts: &parts, unload: unload, programs: programs}
+	return &Programs[R]{work: work, lost: lost, parts: parts, unload: unload, programs: programs}
 }
 
 // Open implements Kernel.
@@ -130,15 +130,10 @@ func (p *Programs[R]) Open(cgroups map[uint64]uint64, pairs [][2]uint64) error {
 	room := maps.Keys(cgroups)
 	if p.service != nil {
 		// By task, so that a task's cgroups take no more of the pairs than one.
-		if err := p.parts.put(cgroups); err != nil {
+		if err := errors.Join(p.parts.put(cgroups), p.service.clear()); err != nil {
 			return err
 		}
 		room = maps.Values(cgroups)
-	}
-	if p.service != nil {
-		if err := p.service.clear(); err != nil {
-			return err
-		}
 		keys := make([]pairKey, len(pairs))
 		for i, pair := range pairs {
 			keys[i] = pairKey{pair[0], pair[1]}

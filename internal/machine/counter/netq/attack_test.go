@@ -33,28 +33,23 @@ func machine(t testing.TB) *host.Host {
 func TestAttackNewCgroups(t *testing.T) {
 	sends, _ := shaped(t)
 	h := machine(t)
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		t.Run(hier.String(), func(t *testing.T) {
-			if hier == sample.V1CPU {
-				quelltest.Need(t, quelltest.CgroupV1)
+	bpftest.EachHierarchy(t, func(t *testing.T, hier sample.Hierarchy) {
+		task := bpftest.Task(t, h, hier, "task")
+		s, _ := open(t, task)
+		c, dir, made := start(t, far, task.Dir, sends), task.Dir, 0
+		exact(t, func() []string {
+			before, _ := sent(t, sends)
+			bpftest.Start(t, s)
+			made++
+			dir = bpftest.Moved(t, dir, fmt.Sprint("made", made), c)
+			c.Ask(20, 500)
+			allSent(t, sends, before, 20)
+			if n := bpftest.Count(bpftest.Stop(t, s)[task.Key], sample.NetPackets); n < 20 {
+				return []string{fmt.Sprintf("%v packets of 20", n)}
 			}
-			task := bpftest.Task(t, h, hier, "task")
-			s, _ := open(t, task)
-			c, dir, made := start(t, far, task.Dir, sends), task.Dir, 0
-			exact(t, func() []string {
-				before, _ := sent(t, sends)
-				bpftest.Start(t, s)
-				made++
-				dir = bpftest.Moved(t, dir, fmt.Sprint("made", made), c)
-				c.Ask(20, 500)
-				allSent(t, sends, before, 20)
-				if n := bpftest.Count(bpftest.Stop(t, s)[task.Key], sample.NetPackets); n < 20 {
-					return []string{fmt.Sprintf("%v packets of 20", n)}
-				}
-				return nil
-			})
+			return nil
 		})
-	}
+	})
 }
 
 // sendLate sends pieces of one large datagram, which the kernel cuts up, and says that they should have

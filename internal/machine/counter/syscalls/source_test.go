@@ -95,77 +95,67 @@ func mostMore(since time.Time) float64 { return more + float64(time.Since(since)
 // Each task has its own calls, once; of nested tasks the outer one has neither the calls nor the CPU
 // time of the inner one.
 func TestCallsByTask(t *testing.T) {
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		t.Run(hier.String(), func(t *testing.T) {
-			h := machine(t)
-			if hier == sample.V1CPU {
-				quelltest.Need(t, quelltest.CgroupV1)
+	bpftest.EachHierarchy(t, func(t *testing.T, hier sample.Hierarchy) {
+		h := machine(t)
+		outer := bpftest.Task(t, h, hier, "outer")
+		inner, idle := bpftest.Task(t, h, hier, "outer/inner"), bpftest.Task(t, h, hier, "idle")
+		one, two := caller(t, outer.Dir), caller(t, inner.Dir)
+		s := source(t, outer, inner, idle)
+		two.Ask(calls) // before the window
+		began := time.Now()
+		bpftest.Start(t, s)
+		one.Ask(calls)
+		two.Ask(2 * calls)
+		got := stop(t, s, map[sample.TaskKey]time.Duration{outer.Key: 3 * time.Second, inner.Key: time.Second, idle.Key: 0})
+		most := mostMore(began)
+		one.Ask(calls) // after it
+		for _, want := range []struct {
+			counter.Target
+			calls, seconds float64
+		}{{outer, calls, 2}, {inner, 2 * calls, 1}, {idle, 0, 0}} {
+			r := got[want.Key]
+			n := bpftest.Count(r, sample.Syscalls)
+			if n < want.calls || n > want.calls+most {
+				t.Errorf("%s made %v calls, counted %v", want.Dir, want.calls, n)
 			}
-			outer := bpftest.Task(t, h, hier, "outer")
-			inner, idle := bpftest.Task(t, h, hier, "outer/inner"), bpftest.Task(t, h, hier, "idle")
-			one, two := caller(t, outer.Dir), caller(t, inner.Dir)
-			s := source(t, outer, inner, idle)
-			two.Ask(calls) // before the window
-			began := time.Now()
-			bpftest.Start(t, s)
-			one.Ask(calls)
-			two.Ask(2 * calls)
-			got := stop(t, s, map[sample.TaskKey]time.Duration{outer.Key: 3 * time.Second, inner.Key: time.Second, idle.Key: 0})
-			most := mostMore(began)
-			one.Ask(calls) // after it
-			for _, want := range []struct {
-				counter.Target
-				calls, seconds float64
-			}{{outer, calls, 2}, {inner, 2 * calls, 1}, {idle, 0, 0}} {
-				r := got[want.Key]
-				n := bpftest.Count(r, sample.Syscalls)
-				if n < want.calls || n > want.calls+most {
-					t.Errorf("%s made %v calls, counted %v", want.Dir, want.calls, n)
-				}
-				if cost := want.seconds / n; r.Cost != cost && !(n == 0 && math.IsNaN(r.Cost)) {
-					t.Errorf("%s costs %v, want %v", want.Dir, r.Cost, cost)
-				}
+			if cost := want.seconds / n; r.Cost != cost && !(n == 0 && math.IsNaN(r.Cost)) {
+				t.Errorf("%s costs %v, want %v", want.Dir, r.Cost, cost)
 			}
-		})
-	}
+		}
+	})
 }
 
 // A task that goes on in cgroups that it makes in an open window is counted, also after it has made and
 // removed more of them than are known at once, and in one within another.
 func TestAttackNewCgroups(t *testing.T) {
-	for _, hier := range []sample.Hierarchy{sample.Unified, sample.V1CPU} {
-		t.Run(hier.String(), func(t *testing.T) {
-			h := machine(t)
-			if hier == sample.V1CPU {
-				quelltest.Need(t, quelltest.CgroupV1)
+	bpftest.EachHierarchy(t, func(t *testing.T, hier sample.Hierarchy) {
+		h := machine(t)
+		task, other := bpftest.Task(t, h, hier, "task"), bpftest.Task(t, h, hier, "other")
+		c := caller(t, task.Dir)
+		s := source(t, task, other)
+		began := time.Now()
+		bpftest.Start(t, s)
+		first := bpftest.Moved(t, task.Dir, "first", c)
+		c.Ask(calls)
+		for range bpf.MaxMade + 100 {
+			dir := filepath.Join(task.Dir, "churn")
+			if err := errors.Join(os.Mkdir(dir, 0o755), os.Remove(dir)); err != nil {
+				t.Fatal(err)
 			}
-			task, other := bpftest.Task(t, h, hier, "task"), bpftest.Task(t, h, hier, "other")
-			c := caller(t, task.Dir)
-			s := source(t, task, other)
-			began := time.Now()
-			bpftest.Start(t, s)
-			first := bpftest.Moved(t, task.Dir, "first", c)
-			c.Ask(calls)
-			for range bpf.MaxMade + 100 {
-				dir := filepath.Join(task.Dir, "churn")
-				if err := errors.Join(os.Mkdir(dir, 0o755), os.Remove(dir)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			bpftest.Moved(t, bpftest.Moved(t, first, "second", c), "third", c)
-			c.Ask(calls)
-			got := stop(t, s, nil)
-			if n := bpftest.Count(got[task.Key], sample.Syscalls); n < 2*calls || n > 2*calls+mostMore(began) {
-				t.Errorf("%v calls are counted, of %v", n, 2*calls)
-			}
-			if n := bpftest.Count(got[other.Key], sample.Syscalls); n > 0 {
-				t.Errorf("%v calls of another task", n)
-			}
-			if n := s.Totals().Lost; n > 0 {
-				t.Errorf("lost %d", n)
-			}
-		})
-	}
+		}
+		bpftest.Moved(t, bpftest.Moved(t, first, "second", c), "third", c)
+		c.Ask(calls)
+		got := stop(t, s, nil)
+		if n := bpftest.Count(got[task.Key], sample.Syscalls); n < 2*calls || n > 2*calls+mostMore(began) {
+			t.Errorf("%v calls are counted, of %v", n, 2*calls)
+		}
+		if n := bpftest.Count(got[other.Key], sample.Syscalls); n > 0 {
+			t.Errorf("%v calls of another task", n)
+		}
+		if n := s.Totals().Lost; n > 0 {
+			t.Errorf("lost %d", n)
+		}
+	})
 }
 
 // Both ways count the same calls of a task.
