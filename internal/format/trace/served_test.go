@@ -112,19 +112,17 @@ func FuzzServed(f *testing.F) {
 			return
 		}
 		var twin []struct {
-			By   sample.TaskName
-			By64 string
-			S    float64
-			Fair float64
+			By, By64 string
+			S, Fair  float64
 		}
 		if err := json.Unmarshal(out, &twin); err != nil || len(twin) != len(got) {
 			t.Fatalf("%s: %v", out, err)
 		}
 		for i, one := range twin {
 			if bytes, err := base64.StdEncoding.DecodeString(one.By64); err != nil || len(bytes) > 0 {
-				one.By = sample.TaskName(bytes)
+				one.By = string(bytes)
 			}
-			if want := (sample.Served{By: one.By, Time: one.S, Fair: one.Fair}); got[i] != want {
+			if want := (sample.Served{By: sample.TaskName(one.By), Time: one.S, Fair: one.Fair}); got[i] != want {
 				t.Fatalf("%s: %+v, encoding/json reads %+v", out, got[i], want)
 			}
 		}

@@ -2,8 +2,10 @@ package parquet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -94,5 +96,49 @@ func TestALongListOfNothing(t *testing.T) {
 	m.TotalCompressedSize = int64(len(file))
 	if err := checkPages(bytes.NewReader(file), int64(len(file)), &m, 100); err != nil {
 		t.Error(err)
+	}
+}
+
+// Metadata that claim more than they can hold are refused before memory is allocated for them.
+func TestClaimsOfMetadata(t *testing.T) {
+	const aList, aString, aStruct, many = "\x19", "\x18", "\x1c", "\xff\xff\xff\xff\x07" // as the first field
+	for name, c := range map[string]struct {
+		metadata string
+		length   uint32 // what the file says; 0: the true one
+		err      error
+	}{
+		"longer than the file":             {"", 1 << 30, errFooter},
+		"longer by a byte":                 {"\x00", 2, errFooter},
+		"a list of two thousand million":   {aList + "\xfc" + many + "\x00", 0, errFooter},
+		"seven numbers in a few bytes":     {aList + "\x77" + "\x01\x02\x03", 0, errFooter},
+		"a long text":                      {aString + many + "abc", 0, errFooter},
+		"a map of two thousand million":    {"\x1b" + many + "\x88" + "abc", 0, errFooter},
+		"a structure without an end":       {aStruct, 0, io.ErrUnexpectedEOF},
+		"a thousand nested structures":     {strings.Repeat(aStruct, 1000), 0, errFooter},
+		"a thousand nested lists":          {aList + strings.Repeat("\x19", 1000), 0, errFooter},
+		"no metadata of Parquet, but sane": {"\x00", 0, nil},
+	} {
+		length := c.length
+		if length == 0 {
+			length = uint32(len(c.metadata))
+		}
+		file := append(binary.LittleEndian.AppendUint32([]byte("PAR1"+c.metadata), length), "PAR1"...)
+		if err := checkFooter(bytes.NewReader(file), int64(len(file))); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, want %v", name, err, c.err)
+		}
+		// Whatever it is, opening it takes little memory and gives an error.
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := Open(bytes.NewReader(file), int64(len(file))); err == nil {
+			t.Errorf("%s was opened", name)
+		}
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 8<<20 {
+			t.Errorf("%s took %d MB", name, (after.TotalAlloc-before.TotalAlloc)>>20)
+		}
+	}
+	for _, file := range []string{"", "PAR1", "PAR1PAR1", "PAR1\xff\xff\xff\x7fPARE", "PAR1\x00\x00\x00\x00PARE"} {
+		if _, err := Open(strings.NewReader(file), int64(len(file))); err == nil {
+			t.Errorf("%q was opened", file)
+		}
 	}
 }

@@ -327,6 +327,7 @@ func FuzzReader(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	f.Add(write(f, []sample.Sample{random(r), random(r), random(r)}, trace.Label{Victim: "/a"}))
 	f.Add([]byte("PAR1PAR1"))
+	f.Add([]byte("PAR11PAR1")) // its metadata would be of 1.4 GB
 	f.Fuzz(func(t *testing.T, file []byte) {
 		reader, err := NewReader(bytes.NewReader(file), int64(len(file)))
 		if err != nil {

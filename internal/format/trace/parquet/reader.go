@@ -25,9 +25,7 @@ var texts = [...]string{"machine", "job", "task", "platform", "signal", "variant
 // page for each column and the distinct names.
 type Reader struct {
 	trace.Contents
-	file   *parquet.File
-	raw    io.ReaderAt
-	size   int64
+	file   *File
 	groups []parquet.RowGroup
 	left   int64 // rows of the open group
 	row    int64 // of the file, read next
@@ -64,11 +62,11 @@ type extraColumn struct {
 // trace.ErrHeader if a column that every sample needs is missing.
 func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	defer recovered(&err)
-	f, err := parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18))
+	f, err := Open(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("read Parquet: %w", err)
+		return nil, err
 	}
-	t = &Reader{file: f, raw: r, size: size, groups: f.RowGroups(), interns: trace.Names{}, check: trace.CheckValues}
+	t = &Reader{file: f, groups: f.RowGroups(), interns: trace.Names{}, check: trace.CheckValues}
 	known := map[string]bool{}
 	open := func(name string, needed bool) *column {
 		known[name] = true
@@ -207,10 +205,9 @@ func (r *Reader) Next() ([]sample.Sample, error) {
 
 func (r *Reader) begin() (err error) {
 	defer recovered(&err)
-	all := r.file.Metadata().RowGroups
-	g := &all[len(all)-len(r.groups)]
+	group := len(r.file.Metadata().RowGroups) - len(r.groups)
 	for _, c := range r.all {
-		if err := checkPages(r.raw, r.size, &g.Columns[c.leaf].MetaData, r.left); err != nil {
+		if err := r.file.CheckPages(group, c.leaf); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}

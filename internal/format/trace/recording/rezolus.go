@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/parquet-go/parquet-go"
+	parquetgo "github.com/parquet-go/parquet-go"
 
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
 // rezolusCounters are the metrics of a cgroup that make a sample. A column is named
@@ -31,7 +32,8 @@ var rezolusCounters = [...]struct {
 type rezolus struct {
 	buffered
 	file    *parquet.File
-	groups  []parquet.RowGroup
+	groups  []parquetgo.RowGroup
+	begun   int // groups that were read
 	ts      int // column
 	cgroups []*cgroup
 }
@@ -45,9 +47,9 @@ type cgroup struct {
 }
 
 func newRezolus(r io.ReaderAt, size int64) (Reader, error) {
-	f, err := parquet.OpenFile(r, size)
+	f, err := parquet.Open(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("read Rezolus' Parquet: %w", err)
+		return nil, fmt.Errorf("as Rezolus' recording: %w", err)
 	}
 	z := &rezolus{file: f, groups: f.RowGroups(), ts: -1}
 	found := map[string]*cgroup{}
@@ -100,26 +102,25 @@ func (z *rezolus) Read(s *sample.Sample) error {
 		if err := z.buffered.Read(s); err == nil {
 			return nil
 		}
-		if len(z.groups) == 0 {
+		if z.begun == len(z.groups) {
 			return io.EOF
 		}
 		z.samples, z.next = z.samples[:0], 0
-		g := z.groups[0]
-		z.groups = z.groups[1:]
-		if err := z.group(g); err != nil {
+		z.begun++
+		if err := z.group(z.begun - 1); err != nil {
 			z.Found.Skip(1, "row group: %v", err)
 		}
 	}
 }
 
-// group makes samples of a row group.
-func (z *rezolus) group(g parquet.RowGroup) (err error) {
+// group makes samples of a row group, counted from 0.
+func (z *rezolus) group(g int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("damaged: %v", p)
 		}
 	}()
-	ts, err := counters(g, z.ts)
+	ts, err := z.counters(g, z.ts)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (z *rezolus) group(g parquet.RowGroup) (err error) {
 		var sums [len(rezolusCounters)][]float64
 		for k, columns := range c.columns {
 			for _, i := range columns {
-				some, err := counters(g, i)
+				some, err := z.counters(g, i)
 				if err == nil && len(some) != len(ts) {
 					err = errors.New("columns of different lengths")
 				}
@@ -170,22 +171,26 @@ func (c *cgroup) samples(h *buffered, ts []float64, sums [len(rezolusCounters)][
 // mostRows bounds a row group, which is held in memory: of nulls, a file of some bytes has any number.
 const mostRows = 1 << 24
 
-// counters reads a column; a null is NaN.
-func counters(g parquet.RowGroup, column int) ([]float64, error) {
+// counters reads a column of a row group; a null is NaN.
+func (z *rezolus) counters(group, column int) ([]float64, error) {
+	g := z.groups[group]
 	if n := g.NumRows(); n < 0 || n > mostRows {
 		return nil, fmt.Errorf("%d rows, want at most %d", n, mostRows)
 	}
-	r := parquet.NewColumnChunkValueReader(g.ColumnChunks()[column])
+	if err := z.file.CheckPages(group, column); err != nil {
+		return nil, err
+	}
+	r := parquetgo.NewColumnChunkValueReader(g.ColumnChunks()[column])
 	defer r.Close()
 	all := make([]float64, 0, g.NumRows())
-	values := make([]parquet.Value, 512)
+	values := make([]parquetgo.Value, 512)
 	for {
 		n, err := r.ReadValues(values)
 		for _, v := range values[:n] {
 			switch {
 			case v.IsNull():
 				all = append(all, math.NaN())
-			case v.Kind() == parquet.Int64:
+			case v.Kind() == parquetgo.Int64:
 				all = append(all, float64(v.Uint64()))
 			default:
 				return nil, fmt.Errorf("counter has type %v", v.Kind())
