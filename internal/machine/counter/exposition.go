@@ -109,5 +109,5 @@ func isAbout(line []byte, metric string) bool {
 func isGauge(line []byte, metric string) bool {
 	comment, ok := bytes.CutPrefix(line[:min(len(line), len(metric)+64)], []byte("#"))
 	f := bytes.Fields(comment)
-	return ok && len(f) == 3 && string(f[0]) == "TYPE" && string(bytes.Trim(f[1], `"`)) == metric && string(f[2]) == "gauge"
+	return ok && len(f) == 3 && string(f[0]) == "TYPE" && string(bytes.Trim(f[1], `"`)) == metric && bytes.EqualFold(f[2], []byte("gauge"))
 }
