@@ -11,10 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/parquet-go/parquet-go"
-
 	"github.com/quell-dev/quell/internal/cluster/store/segment"
 	"github.com/quell-dev/quell/internal/core/sample"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
 const (
@@ -182,15 +181,15 @@ func (s *Store) mergeTo(out io.Writer, rows int64, from []Segment) (err error) {
 			return err
 		}
 		defer f.Close() // it was only read
-		p, err := parquet.OpenFile(f, from[i].Bytes)
+		p, err := trace.Open(f, from[i].Bytes)
 		if err != nil {
 			return fmt.Errorf("%s: %w", from[i].File, err)
 		}
 		if p.NumRows() != from[i].Rows {
 			return fmt.Errorf("%s has %d rows, its manifest says %d", from[i].File, p.NumRows(), from[i].Rows)
 		}
-		files = append(files, segment.Input{Name: from[i].File, File: p})
-		quick = quick && segment.Mergeable(p)
+		files = append(files, segment.Input{Name: from[i].File, File: p.File})
+		quick = quick && segment.Mergeable(p.File)
 	}
 	if !quick {
 		return mergeRows(out, from[0].Table(), files)

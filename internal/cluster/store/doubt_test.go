@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -268,6 +269,29 @@ func TestALogWithoutFiles(t *testing.T) {
 	opt := c.options()
 	opt.Bucket = newMemory(c)
 	open(t, dir, opt)
+}
+
+// TestADamagedFileTakesNoMemory: a segment whose metadata say that they hold two thousand million row groups
+// is refused by a merge, before memory is allocated for them: that would end the server.
+func TestADamagedFileTakesNoMemory(t *testing.T) {
+	dir, c := t.TempDir(), &clock{start}
+	s := open(t, dir, c.options())
+	s.Add(tick("m1", "a", 1, 1))
+	flush(t, s)
+	sn := s.Snapshot(0, 0)
+	defer sn.Close()
+	file := sn.Files(Samples)[0]
+	const claims = "PAR1" + "\x49\xfc\xff\xff\xff\xff\x07\x00" + "\x08\x00\x00\x00PAR1"
+	if err := os.WriteFile(file, []byte(claims), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name, err := filepath.Rel(dir, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.mergeTo(io.Discard, 1, []Segment{{File: name, Bytes: int64(len(claims))}}); err == nil || !strings.Contains(err.Error(), "a list of 2147483647") || !strings.Contains(err.Error(), name) {
+		t.Error(err)
+	}
 }
 
 // TestALostFile: a segment that is gone keeps its own hour from being merged, and no other hour.

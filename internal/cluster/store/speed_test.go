@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quell-dev/quell/internal/core/sample"
+	"github.com/quell-dev/quell/internal/testkit/quelltest"
 )
 
 // fleet makes batches like those of a cluster's agents: 50 tasks on each machine, of
@@ -49,14 +48,6 @@ func (f *fleet) tick(m int, at sample.Millis) *Batch {
 		s.Cost = float32(1 + float64(i%10)/10 + 0.16*f.rng.NormFloat64())
 	}
 	return b
-}
-
-func cpuSeconds(b *testing.B) float64 {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
 // peak is the process's peak memory, MB (proc(5), VmHWM).
@@ -104,7 +95,7 @@ func BenchmarkIngest(b *testing.B) {
 		}
 	}()
 	runtime.GC()
-	cpu := cpuSeconds(b)
+	cpu := quelltest.CPUTime(b)
 	n := 0
 	began := time.Now()
 	for b.Loop() {
@@ -128,7 +119,7 @@ func BenchmarkIngest(b *testing.B) {
 	}
 	st := s.Stats()
 	b.ReportMetric(float64(st.Samples)/took.Seconds(), "samples/s")
-	b.ReportMetric(float64(st.Samples)/(cpuSeconds(b)-cpu), "samples/CPU-s")
+	b.ReportMetric(float64(st.Samples)/(quelltest.CPUTime(b)-cpu).Seconds(), "samples/CPU-s")
 	b.ReportMetric(float64(st.Bytes)/float64(st.Rows), "B/sample")
 	b.ReportMetric(peak(b), "peak-MB")
 	b.ReportMetric(float64(st.Segments), "segments")

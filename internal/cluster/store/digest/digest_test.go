@@ -333,6 +333,9 @@ func TestIncidentsTakeSamplesOut(t *testing.T) {
 	}
 }
 
+// claims is a Parquet file whose metadata say that they hold two thousand million row groups.
+const claims = "PAR1" + "\x49\xfc\xff\xff\xff\xff\x07\x00" + "\x08\x00\x00\x00PAR1"
+
 // A digest that is damaged, truncated or of another time is computed again.
 func TestDamagedDigestsAreMadeAgain(t *testing.T) {
 	b := newBench(t)
@@ -356,10 +359,13 @@ func TestDamagedDigestsAreMadeAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if round%2 == 0 {
+		switch round % 3 {
+		case 0:
 			text = text[:r.IntN(len(text))]
-		} else {
+		case 1:
 			text = bytes.Repeat([]byte{0xff}, len(text))
+		case 2:
+			text = []byte(claims)
 		}
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -394,7 +400,7 @@ func TestWhatIsNoSegment(t *testing.T) {
 	if err := parquet.Write(&columns, []other{{1}}); err != nil {
 		t.Fatal(err)
 	}
-	for want, text := range map[string][]byte{"not sorted": unsorted.Bytes(), "column": columns.Bytes(), path: []byte("PAR1 and no more")} {
+	for want, text := range map[string][]byte{"not sorted": unsorted.Bytes(), "column": columns.Bytes(), "a list of 2147483647": []byte(claims), path: []byte("PAR1 and no more")} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}

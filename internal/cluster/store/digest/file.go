@@ -15,6 +15,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
 	"github.com/quell-dev/quell/internal/format/atomicfile"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
 // row is a key's hour as stored in a digest.
@@ -197,9 +198,9 @@ func open(path string, rows int) (d *digest, err error) {
 	d = &digest{path: path, file: f, rows: make([]row, rows)}
 	info, err := f.Stat()
 	if err == nil {
-		var p *parquet.File
-		if p, err = parquet.OpenFile(f, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err == nil {
-			d.in = parquet.NewGenericReader[row](p)
+		var p *trace.File
+		if p, err = trace.Open(f, info.Size()); err == nil {
+			d.in = parquet.NewGenericReader[row](p.File)
 			err = d.next()
 		}
 	}

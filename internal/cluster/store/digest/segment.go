@@ -16,6 +16,7 @@ import (
 	"github.com/quell-dev/quell/internal/core/sample"
 	"github.com/quell-dev/quell/internal/core/spec"
 	"github.com/quell-dev/quell/internal/core/stat"
+	trace "github.com/quell-dev/quell/internal/format/trace/parquet"
 )
 
 // whose identifies the samples that windows apply to.
@@ -118,11 +119,11 @@ func read(ctx context.Context, path string, windows []store.Window, emit func(k 
 	for k, all := range s.windows {
 		s.windows[k] = spec.SpansOf(all)
 	}
-	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18))
+	file, err := trace.Open(f, info.Size(), parquet.ReadBufferSize(1<<18))
 	if err != nil {
 		return err
 	}
-	if s.Reader, err = segment.NewReader(file, "job", "platform", "task", "machine", "signal", "variant", "ts", "flags", "cpu", "cost",
+	if s.Reader, err = segment.NewReader(file.File, "job", "platform", "task", "machine", "signal", "variant", "ts", "flags", "cpu", "cost",
 		sample.WaitOther.String(), sample.WaitSelf.String()); err != nil {
 		return err
 	}

@@ -9,12 +9,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-const (
-	// maxFooter bounds the metadata of a file, in bytes: those of 10,000 columns in 100 row groups are smaller.
-	maxFooter = 1 << 27
-	// maxDepth bounds the structures within structures; Parquet's metadata have fewer than 16.
-	maxDepth = 32
-)
+// maxDepth bounds the structures and lists within others; Parquet's metadata have fewer than 16.
+const maxDepth = 32
 
 // errFooter means that the metadata of a file claim to hold more than they can.
 var errFooter = errors.New("damaged: metadata exceed the file")
@@ -27,14 +23,14 @@ type File struct {
 	size int64 // bytes
 }
 
-// Open opens a file of the given size in bytes. It checks first what the metadata at its end claim. That a
-// file is damaged is an error, and no panic.
-func Open(r io.ReaderAt, size int64) (f *File, err error) {
+// Open opens a file of the given size in bytes, without page indexes and Bloom filters. It checks first what
+// the metadata at its end claim. That a file is damaged is an error, and no panic.
+func Open(r io.ReaderAt, size int64, options ...parquet.FileOption) (f *File, err error) {
 	defer recovered(&err)
 	if err := checkFooter(r, size); err != nil {
 		return nil, fmt.Errorf("read Parquet: %w", err)
 	}
-	in, err := parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<18))
+	in, err := parquet.OpenFile(r, size, append(options, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))...)
 	if err != nil {
 		return nil, fmt.Errorf("read Parquet: %w", err)
 	}
@@ -60,7 +56,7 @@ func checkFooter(r io.ReaderAt, size int64) error {
 		return err
 	}
 	n := int64(binary.LittleEndian.Uint32(end[:]))
-	if n > min(size-magic-tail, maxFooter) {
+	if n > size-magic-tail {
 		return fmt.Errorf("%w: %d bytes of metadata in a file of %d bytes", errFooter, n, size)
 	}
 	if string(end[magic:]) != "PAR1" {

@@ -62,7 +62,7 @@ type extraColumn struct {
 // trace.ErrHeader if a column that every sample needs is missing.
 func NewReader(r io.ReaderAt, size int64) (t *Reader, err error) {
 	defer recovered(&err)
-	f, err := Open(r, size)
+	f, err := Open(r, size, parquet.ReadBufferSize(1<<18))
 	if err != nil {
 		return nil, err
 	}
